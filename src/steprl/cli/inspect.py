@@ -1,0 +1,106 @@
+"""Commands that look at things: episodes of a run, environments, tools."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from steprl.errors import ConfigError, unknown
+from steprl.registry import addresses, resolve
+
+env_app = typer.Typer(help="Environments.", no_args_is_help=True)
+tool_app = typer.Typer(help="Tools.", no_args_is_help=True)
+
+
+def show(
+    run: Annotated[Path, typer.Argument(help="Run folder, or a .parquet file with trajectories.")],
+    episode: Annotated[str | None, typer.Option(help="uid of an episode; the last one otherwise.")] = None,
+    iteration: Annotated[int | None, typer.Option(help="Take the episodes of this iteration.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Model whose tokenizer to use, if not the run's own.")
+    ] = None,
+    listing: Annotated[bool, typer.Option("--list", help="List the episodes, a line each.")] = False,
+) -> None:
+    """Print an episode step by step, sampled tokens apart from the rest."""
+    from steprl.config import read_toml
+    from steprl.renderers import load_tokenizer
+    from steprl.trainers.parts import model_path
+    from steprl.trajectory.store import files, read
+    from steprl.trajectory.view import show_episode
+
+    console = Console()
+    found = files(run) if run.is_dir() else [run]
+    if iteration is not None:
+        found = [file for file in found if file.name.startswith(f"{iteration:06d}-")]
+    if not found or not found[0].exists():
+        raise ConfigError(
+            f"'{run}' holds no trajectories" + (f" of iteration {iteration}" if iteration else "")
+        )
+    wanted = found if episode is not None or listing else found[-1:]
+    trajectories = [t for file in wanted for group in read(file) for t in group.trajectories]
+    if listing:
+        table = Table("uid", "task", "steps", "reward", "stopped")
+        for t in trajectories:
+            reward = "none" if t.reward is None else f"{t.reward:.3f}"
+            table.add_row(t.uid, t.task_id, str(len(t.steps)), reward, t.stop_reason.value)
+        console.print(table)
+        return
+    if episode is not None:
+        by_uid = {t.uid: t for t in trajectories}
+        if episode not in by_uid:
+            raise ConfigError(
+                unknown("episode", episode, list(by_uid)[:20], hint="See steprl show RUN --list.")
+            )
+        trajectory = by_uid[episode]
+    else:
+        trajectory = trajectories[-1]
+    if model is None:
+        config = run / "config.toml"
+        if not config.is_file():
+            raise ConfigError(f"'{run}' does not say which model its tokens belong to; give --model PATH")
+        model = read_toml(config)["model"]["path"]
+    show_episode(trajectory, load_tokenizer(model_path(model)).decode, console)
+
+
+@env_app.command("list")
+def list_envs() -> None:
+    """Every environment that a recipe can name, with its tools and what it is."""
+    table = Table("id", "tools", "what it is", "address")
+    for name, address in addresses("env").items():
+        env: Any = resolve("env", name)
+        tools = ", ".join(tool.name for tool in env.tools)
+        table.add_row(name, tools, (env.__doc__ or "").strip().split("\n")[0], address)
+    Console().print(table)
+
+
+@tool_app.command("list")
+def list_tools() -> None:
+    """Every tool that is registered, with what the model is told about it."""
+    table = Table("name", "arguments", "description")
+    for name in addresses("tool"):
+        tool: Any = resolve("tool", name)
+        arguments = ", ".join(tool.spec.parameters.get("properties", {}))
+        table.add_row(name, arguments, tool.description)
+    Console().print(table)
+
+
+@tool_app.command("call")
+def call_tool(
+    name: Annotated[str, typer.Argument(help="Tool: a registered name or module:attribute.")],
+    arguments: Annotated[str, typer.Argument(help="Arguments as JSON.", metavar="'{JSON}'")] = "{}",
+) -> None:
+    """Call a tool as an agent would, and print what the agent would read."""
+    tool: Any = resolve("tool", name)
+    try:
+        values = json.loads(arguments)
+    except json.JSONDecodeError as error:
+        raise ConfigError(f"the arguments are not JSON: {error}") from None
+    if not isinstance(values, dict):
+        raise ConfigError(f"the arguments must be a JSON object, got {arguments}")
+    print(asyncio.run(tool.run(values)))

@@ -1,0 +1,10 @@
+"""Credit assignment: one file per estimator, pure functions from groups and scores to credits.
+
+Estimators see records and numbers only; they know neither the model nor how the batch will be cut.
+"""
+
+from steprl.credit._groups import check_group_size
+from steprl.credit.grpo import DrGrpo, Grpo
+from steprl.credit.rloo import Rloo
+
+__all__ = ["DrGrpo", "Grpo", "Rloo", "check_group_size"]

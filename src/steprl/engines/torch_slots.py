@@ -1,0 +1,104 @@
+"""Which request has which slot, and what each slot's keys and values are good for.
+
+Shapes: S slots, C the longest context, P prompt tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from steprl.types import Ints
+
+WORTH_WAITING = 16
+"""A shared prefix of more tokens than this is copied, or waited for, instead of being computed again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a prompt goes: its slot, how many of its leading tokens need no computing, and the slot
+    they are to be copied from (None: they are there already)."""
+
+    slot: int
+    reused: int
+    donor: int | None
+
+
+class SlotTable:
+    """Bookkeeping of S slots. A slot holds ``known`` tokens, of which the first ``computed`` have keys and
+    values; ``pure`` is the version of the weights that computed all of them, -1 when they were several."""
+
+    def __init__(self, slots: int, max_context: int) -> None:
+        self.known = np.zeros(slots, dtype=np.int64)
+        self.computed = np.zeros(slots, dtype=np.int64)
+        self._ids = np.zeros((slots, max_context), dtype=np.int32)
+        self._pure = np.full(slots, -1, dtype=np.int64)
+        self._busy = np.zeros(slots, dtype=bool)
+        self._session: list[str | None] = [None] * slots
+        self._used = np.zeros(slots, dtype=np.int64)
+        self._clock = 0
+
+    def find(self, prompt: Ints, session_id: str, version: int) -> Place | None:
+        """The best place for a prompt now; None when it should wait: no slot is free, or a longer shared
+        prefix is being computed for another request at this moment."""
+        slot = self._choose(session_id)
+        if slot is None:
+            return None
+        shared = self._shared_prefix(prompt)
+        kept = np.where(self._pure == version, np.minimum(shared, self.computed), 0)
+        donor = int(kept.argmax())
+        best = int(max(kept[slot], kept[donor]))
+        if (shared * self._busy).max() > best + WORTH_WAITING:
+            return None
+        copies = kept[donor] > kept[slot] + WORTH_WAITING
+        # The last prompt token always runs: it predicts the first token of the action.
+        reused = min(best if copies else int(kept[slot]), len(prompt) - 1)
+        return Place(slot=slot, reused=reused, donor=donor if copies else None)
+
+    def occupy(self, place: Place, prompt: Ints, session_id: str, version: int) -> None:
+        """Give the slot to a request."""
+        slot, n = place.slot, len(prompt)
+        self._ids[slot, :n] = prompt
+        self.known[slot], self.computed[slot] = n, place.reused
+        self._pure[slot] = version
+        self._session[slot], self._busy[slot] = session_id, True
+
+    def append(self, slot: int, token: int) -> None:
+        """A sampled token joins the slot; its keys and values come with the next pass."""
+        self._ids[slot, self.known[slot]] = token
+        self.known[slot] += 1
+
+    def vacate(self, slot: int, *, pure: bool) -> None:
+        """The slot's request is over. What it computed stays for others, if one version computed it all."""
+        self._busy[slot] = False
+        self.known[slot] = self.computed[slot]
+        if not pure:
+            self._pure[slot] = -1
+        self._clock += 1
+        self._used[slot] = self._clock
+
+    def release(self, session_id: str) -> None:
+        """The session will not come back: its slot is free for anyone, its content still shared."""
+        for slot, owner in enumerate(self._session):
+            if owner == session_id and not self._busy[slot]:
+                self._session[slot] = None
+
+    def tokens(self, slot: int, start: int, count: int) -> Ints:
+        """i32[count]: tokens of a slot from ``start``."""
+        return self._ids[slot, start : start + count]
+
+    def _choose(self, session_id: str) -> int | None:
+        """The session's own slot, else a free one without an owner, else the one idle for longest."""
+        idle = [int(slot) for slot in np.flatnonzero(~self._busy)]
+        own = [slot for slot in idle if self._session[slot] == session_id]
+        unowned = [slot for slot in idle if self._session[slot] is None]
+        candidates = own or unowned or idle
+        return min(candidates, key=lambda slot: (self._used[slot], slot)) if candidates else None
+
+    def _shared_prefix(self, prompt: Ints) -> NDArray[np.int64]:
+        """i64[S]: how many leading tokens each slot shares with the prompt i32[P]."""
+        same = self._ids[:, : len(prompt)] == prompt
+        lengths = np.where(same.all(axis=1), len(prompt), same.argmin(axis=1))
+        return np.minimum(lengths, self.known)

@@ -1,0 +1,100 @@
+"""An imperfect demonstrator of Courier, to warm a policy up before reinforcement learning improves on it.
+
+It reads only what a policy reads, the messages, and writes what a policy would write.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+from steprl.envs.courier import PLACES
+from steprl.errors import ConfigError, EnvError
+from steprl.types import Message
+
+_START = re.compile(r"The parcel starts at (\w+)\.")
+_FEE = re.compile(r"fee (\d+), (?:forwarded to (\w+)|delivered)")
+_NUMBER = re.compile(r"-?\d+")
+_FULL = 4
+"""Look-ups made after which ``impatience`` applies in full."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Apprentice:
+    """A scripted courier clerk who knows the procedure but is careless and impatient.
+
+    With probability ``careless`` an action goes wrong: a look-up of the wrong place, a term of the sum
+    left out or misread, a result miscopied. Before look-up k ≥ 2 it gives up with probability
+    ``impatience · min(1, (k - 1) / 4)`` and adds up what it has, as if the parcel were delivered.
+    It never notices its own slips, only errors it is told of. Both 0: it always solves the task.
+
+    What it does is a function of its seed and the messages alone, so episodes may run in any order;
+    for several attempts at one task use several seeds.
+    """
+
+    seed: int
+    careless: float = 0.1
+    impatience: float = 0.5
+
+    def __post_init__(self) -> None:
+        for name in ("careless", "impatience"):
+            value = getattr(self, name)
+            if not 0.0 <= value <= 1.0:
+                raise ConfigError(f"Apprentice: {name} is a probability, from 0 to 1, got {value}")
+
+    def act(self, messages: Sequence[Message]) -> str:
+        """The next action as text: a tool call in the hermes format, or the answer.
+
+        Raises:
+            EnvError: the messages hold no Courier question.
+        """
+        rng = Random(f"{self.seed}\n" + "\n".join(message.content for message in messages))
+        slips = rng.random() < self.careless
+        question = _question(messages)
+        told = [message.content for message in messages if message.role == "tool"]
+        results = [text for text in told if _NUMBER.fullmatch(text)]
+        if results:
+            return _miscopied(results[-1], rng) if slips else results[-1]
+        stops = [found for found in map(_FEE.fullmatch, told) if found]
+        place = stops[-1][2] if stops else question
+        gives_up = len(stops) > 0 and rng.random() < self.impatience * min(1.0, len(stops) / _FULL)
+        if place is not None and not gives_up:
+            named = [question, *(found[2] for found in stops if found[2])]
+            return _call("lookup", "place", _mixed_up(place, named, rng) if slips else place)
+        terms = [int(found[1]) for found in stops]
+        return _call("calculator", "expression", "+".join(map(str, _misread(terms, rng) if slips else terms)))
+
+
+def _question(messages: Sequence[Message]) -> str:
+    for message in messages:
+        found = _START.search(message.content) if message.role == "user" else None
+        if found:
+            return found[1]
+    raise EnvError("Apprentice: no message says where a parcel starts. It can act in Courier only.")
+
+
+def _mixed_up(place: str, named: Sequence[str], rng: Random) -> str:
+    """Another place: one that was named before, or any."""
+    anywhere = rng.choice([name for name in PLACES if name != place])
+    return rng.choice([*(name for name in named if name != place), anywhere])
+
+
+def _misread(terms: Sequence[int], rng: Random) -> list[int]:
+    """One term left out (of several) or read as another digit."""
+    at = rng.randrange(len(terms))
+    if len(terms) > 1 and rng.random() < 0.5:
+        return [*terms[:at], *terms[at + 1 :]]
+    other = rng.choice([digit for digit in range(1, 10) if digit != terms[at]])
+    return [*terms[:at], other, *terms[at + 1 :]]
+
+
+def _miscopied(result: str, rng: Random) -> str:
+    return str(int(result) + rng.choice((-2, -1, 1, 2)))
+
+
+def _call(name: str, argument: str, value: str) -> str:
+    call = json.dumps({"name": name, "arguments": {argument: value}})
+    return f"<tool_call>\n{call}\n</tool_call>"

@@ -1,0 +1,75 @@
+"""Components by name. Built-in ones and those of other packages are entry points of the same groups;
+anything importable can also be named as ``module:attribute``. Nothing is imported before it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Literal
+
+from steprl.errors import ConfigError, unknown
+
+Kind = Literal["env", "tool", "reward", "context", "format", "engine", "estimator"]
+
+_GROUPS: dict[Kind, str] = {
+    "env": "steprl.envs",
+    "tool": "steprl.tools",
+    "reward": "steprl.rewards",
+    "context": "steprl.context",
+    "format": "steprl.formats",
+    "engine": "steprl.engines",
+    "estimator": "steprl.estimators",
+}
+
+
+@cache
+def _installed(kind: Kind) -> dict[str, EntryPoint]:
+    found: dict[str, EntryPoint] = {}
+    for entry in entry_points(group=_GROUPS[kind]):
+        other = found.setdefault(entry.name, entry)
+        if other.value != entry.value:
+            raise ConfigError(
+                f"two packages register the {kind} '{entry.name}': {other.value} and {entry.value}. "
+                f"Name the one you mean as module:attribute, and uninstall or rename the other."
+            )
+    return found
+
+
+def addresses(kind: Kind) -> dict[str, str]:
+    """Every known name of a kind and the ``module:attribute`` behind it, sorted by name."""
+    return {name: entry.value for name, entry in sorted(_installed(kind).items())}
+
+
+def resolve(kind: Kind, name: str) -> Any:
+    """The component called ``name``: a registered id, or ``module:attribute``.
+
+    Raises:
+        ConfigError: no such id, module or attribute.
+    """
+    known = _installed(kind)
+    if ":" not in name:
+        if name not in known:
+            raise ConfigError(unknown(kind, name, known, hint="Or name your own as module:attribute."))
+        address = known[name].value
+    else:
+        address = name
+    module, _, attribute = address.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is not None and (module == error.name or module.startswith(error.name + ".")):
+            raise ConfigError(
+                f"{kind} '{name}': there is no module '{module}'. "
+                f"Run from the folder that holds it, or install the package it belongs to."
+            ) from None
+        raise ConfigError(
+            f"{kind} '{name}' needs the package '{error.name}', which is not installed. "
+            f"Try: pip install 'steprl[train]'"
+        ) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            public = [entry for entry in dir(found) if not entry.startswith("_")]
+            raise ConfigError(f"{kind} '{name}': " + unknown(f"attribute of {module}", part, public))
+        found = getattr(found, part)
+    return found

@@ -1,0 +1,30 @@
+"""How a model writes tool calls: the contract of a format. One format is one file beside this one.
+
+Formats read text and know nothing of tokens; the renderer turns their character spans into token spans.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from steprl.types import Finish, MalformedCall, ToolCall
+
+
+class ParsedCall(NamedTuple):
+    """A call and where it stands: ``text[start:end]``, tags included. Its token span is not set yet."""
+
+    call: ToolCall | MalformedCall
+    start: int
+    end: int
+
+
+class ToolCallFormat(Protocol):
+    """Reads the tool calls of an action. Stateless, and total: no text makes it raise."""
+
+    def parse(self, text: str, finish: Finish) -> tuple[ParsedCall, ...]:
+        """Every call outside of thinking, in order; ids are ``call_0``, ``call_1``, …
+
+        ``finish`` tells a call that was cut (``length``, ``abort``) from one that is merely wrong.
+        What is not exactly well-formed is a MalformedCall whose reason tells the agent how to write it.
+        """
+        ...

@@ -1,0 +1,51 @@
+"""The standard loop: an environment, a context rule, and the session between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from steprl.envs.base import Env
+from steprl.types import Action, ContextRule, History, Message, Observation, Session, Task
+
+
+class _PolicyActor:
+    """What a context rule sees of the session: it may ask the policy, and the answer is a step."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def act(self, observation: Observation, *, kind: Literal["act", "summary"] = "summary") -> Action:
+        return await self._session.act(observation, kind=kind)
+
+
+class EnvWorkflow:
+    """Plays one episode of an `Env`: ``o_{t+1} = transition.observation or C(z_0 … z_t)``."""
+
+    def __init__(self, make_env: Callable[[], Env], context: ContextRule) -> None:
+        self._make_env = make_env
+        self._context = context
+
+    async def run(self, task: Task, session: Session) -> None:
+        """Reset, then act and step until the environment ends it or the session does."""
+        env = self._make_env()
+        actor = _PolicyActor(session)
+        try:
+            history = History(opening=tuple(await env.reset(task, seed=session.seed)))
+            tools = tuple(tool.spec for tool in env.tools)
+            observation = _observed(await self._context(history, actor))
+            while True:
+                action = await session.act(observation, tools=tools)
+                transition = await env.step(action)
+                session.observe(transition)
+                if transition.terminated or transition.truncated:
+                    session.end(truncated=transition.truncated)
+                    return
+                history = history.then(action, transition.feedback)
+                observation = transition.observation or _observed(await self._context(history, actor))
+        finally:
+            await env.close()
+
+
+def _observed(messages: Sequence[Message]) -> Observation:
+    return Observation(messages=tuple(messages))

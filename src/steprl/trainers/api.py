@@ -1,0 +1,196 @@
+"""The same verbs from Python as on the command line: train, evaluate, roll out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from steprl.config import build, override, read_toml, to_toml
+from steprl.envs.base import Env
+from steprl.errors import ConfigError
+from steprl.rollout import derive_seed
+from steprl.trainers.evaluate import Evaluation, evaluate
+from steprl.trainers.loop import Trainer
+from steprl.trainers.parts import Given, build_parts, build_player, tasks_of
+from steprl.trainers.progress import Display
+from steprl.trainers.recipe import Recipe
+from steprl.trainers.run_folder import RunFolder
+from steprl.types import Task, TrajectoryGroup
+
+
+def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+    """A recipe file with ``key=value`` overrides, checked.
+
+    Raises:
+        ConfigError: the file, a key or a value is wrong.
+    """
+    return build(Recipe, override(read_toml(path), overrides))
+
+
+def run(
+    recipe: Recipe,
+    *,
+    given: Given | None = None,
+    overwrite: bool = False,
+    resume: str | Path | None = None,
+    display: Display | None = None,
+) -> dict[str, Any]:
+    """Train a recipe; returns what ``summary.json`` holds.
+
+    Raises:
+        ConfigError: something cannot work, or the run folder exists.
+        Interrupted: Ctrl-C, after saving.
+    """
+    display = display or Display()
+    # Parts first: a recipe that cannot work leaves no folder behind.
+    parts = build_parts(recipe, given)
+    if resume is not None:
+        folder, _ = RunFolder.open(resume)
+    else:
+        folder = RunFolder.create(recipe, overwrite=overwrite)
+    display.say(to_toml(recipe))
+    return Trainer(recipe, parts, folder, display).run()
+
+
+def train(
+    env: str | type[Env],
+    *,
+    tasks: str | Sequence[Task] | None = None,
+    eval_tasks: str | Sequence[Task] | None = None,
+    model: str = "quickstart",
+    algorithm: str = "grpo",
+    context: str = "append_only",
+    script: Any = None,
+    options: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Train a policy on an environment.
+
+    Args:
+        env: an environment class, a registered id, or ``module:attribute``.
+        tasks: a JSONL file, a split the environment knows, or tasks; the same for ``eval_tasks``.
+        model: a model folder, a hub id, or "quickstart".
+        algorithm: an estimator: grpo, dr_grpo, rloo, or your own.
+        context: a context rule.
+        script: replies for the scripted engine, in place of a model that samples.
+        options: any other option of a recipe, such as ``{"train.iterations": 10}``.
+        overwrite: replace a run folder of the same name.
+
+    Returns:
+        What ``runs/<name>/summary.json`` holds.
+    """
+    recipe, given = _described(
+        env,
+        tasks,
+        eval_tasks,
+        script,
+        {
+            "model.path": model,
+            "algorithm.estimator": algorithm,
+            "context.id": context,
+            **({} if eval_tasks is not None else {"evaluation.tasks": 0}),
+            **(options or {}),
+        },
+    )
+    return run(recipe, given=given, overwrite=overwrite)
+
+
+def rollout(
+    env: str | type[Env],
+    *,
+    tasks: str | Sequence[Task] | None = None,
+    model: str = "quickstart",
+    context: str = "append_only",
+    script: Any = None,
+    options: Mapping[str, Any] | None = None,
+) -> list[TrajectoryGroup]:
+    """Play episodes without training: ``rollout.groups`` tasks, ``rollout.group_size`` times each."""
+    recipe, given = _described(
+        env, tasks, None, script, {"model.path": model, "context.id": context, **(options or {})}
+    )
+    return play(recipe, given=given)
+
+
+def play(
+    recipe: Recipe, *, given: Given | None = None, display: Display | None = None
+) -> list[TrajectoryGroup]:
+    """The rollout batch that a recipe's first iteration would train on."""
+    display = display or Display()
+    given = given or Given()
+    player = build_player(recipe, given)
+    tasks = tasks_of(recipe, "train", given)[: recipe.rollout.groups]
+    if not tasks:
+        raise ConfigError("there are no tasks to roll out")
+
+    async def collect() -> list[TrajectoryGroup]:
+        with display.phase("rollout", len(tasks) * recipe.rollout.group_size) as bar:
+            return await player.pool.collect(
+                tasks,
+                label="rollout",
+                seed=derive_seed(recipe.seed, "rollout"),
+                group_size=recipe.rollout.group_size,
+                sampling=recipe.rollout.sampling(player.renderer.stop_ids),
+                max_steps=recipe.rollout.max_steps,
+                progress=bar.on_episode,
+            )
+
+    return asyncio.run(collect())
+
+
+def evaluate_recipe(
+    recipe: Recipe, *, greedy: bool, given: Given | None = None, display: Display | None = None
+) -> Evaluation:
+    """Play every evaluation task once with the recipe's model."""
+    display = display or Display()
+    given = given or Given()
+    player = build_player(recipe, given)
+    tasks = tasks_of(recipe, "eval", given)
+    if not tasks:
+        raise ConfigError("there are no evaluation tasks; set env.eval and evaluation.tasks")
+    temperature = 0.0 if greedy else recipe.evaluation.temperature
+    sampling = replace(recipe.rollout.sampling(player.renderer.stop_ids), temperature=temperature)
+
+    async def collect() -> Evaluation:
+        with display.phase("evaluation", len(tasks)) as bar:
+            return await evaluate(
+                player.pool,
+                tasks,
+                label="eval",
+                seed=derive_seed(recipe.seed, "evaluation"),
+                sampling=sampling,
+                max_steps=recipe.rollout.max_steps,
+                progress=bar.on_episode,
+            )
+
+    return asyncio.run(collect())
+
+
+def _described(
+    env: str | type[Env],
+    tasks: str | Sequence[Task] | None,
+    eval_tasks: str | Sequence[Task] | None,
+    script: Any,
+    options: Mapping[str, Any],
+) -> tuple[Recipe, Given]:
+    """A recipe and the objects that stand in for its names."""
+    name = env if isinstance(env, str) else f"{env.__module__}:{env.__qualname__}"
+    table: dict[str, Any] = {"env": {"id": name}}
+    for split, source in (("train", tasks), ("eval", eval_tasks)):
+        if isinstance(source, str):
+            table["env"][split] = source
+    for path, value in options.items():
+        *parents, key = path.split(".")
+        inner = table
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[key] = value
+    given = Given(
+        env=None if isinstance(env, str) else env,
+        train_tasks=None if tasks is None or isinstance(tasks, str) else tasks,
+        eval_tasks=None if eval_tasks is None or isinstance(eval_tasks, str) else eval_tasks,
+        script=script,
+    )
+    return build(Recipe, table), given

@@ -1,0 +1,196 @@
+"""From a recipe to the parts of a run: names become components, and what cannot work is refused here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from steprl.credit import check_group_size
+from steprl.envs.base import Env
+from steprl.errors import ConfigError
+from steprl.learner.loading import load_model
+from steprl.learner.threads import set_threads
+from steprl.learner.torch_learner import TorchLearner
+from steprl.registry import resolve
+from steprl.renderers import ChatRenderer, load_tokenizer
+from steprl.rewards.compose import RewardComposer
+from steprl.rollout import EnvWorkflow, Pool
+from steprl.trainers.recipe import Recipe
+from steprl.types import Engine, Estimator, Need, Task
+from steprl.weights.source import FullWeights
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Player:
+    """What is needed to play episodes."""
+
+    renderer: ChatRenderer
+    engine: Engine
+    pool: Pool
+    env: Callable[[], Env]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What is needed to train."""
+
+    player: Player
+    estimator: Estimator
+    learner: TorchLearner
+    train_tasks: Sequence[Task]
+    eval_tasks: Sequence[Task]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """Objects handed over from Python in place of names: an environment class, tasks, a script."""
+
+    env: type[Env] | None = None
+    train_tasks: Sequence[Task] | None = None
+    eval_tasks: Sequence[Task] | None = None
+    script: Any = None
+
+
+def build_player(recipe: Recipe, given: Given | None = None) -> Player:
+    """Renderer, engine and pool of a recipe.
+
+    Raises:
+        ConfigError: a name, path or combination that cannot work.
+    """
+    given = given or Given()
+    if recipe.threads is not None:
+        set_threads(recipe.threads)
+    path = model_path(recipe.model.path)
+    tokenizer = load_tokenizer(path)
+    if recipe.model.chat_template is not None:
+        tokenizer.chat_template = _read_template(recipe.model.chat_template)
+    renderer = ChatRenderer(tokenizer, recipe.model.format)
+    engine = _engine(recipe, path, renderer, given.script)
+    env_class = env_of(recipe, given)
+    context = _made("context", recipe.context.id, recipe.context.args)
+
+    def make_env() -> Env:
+        made: Env = _called("env", recipe.env.id, env_class, recipe.env.args)
+        return made
+
+    make_env()  # options that do not fit are refused now, and not in every episode
+    pool = Pool(
+        workflow=EnvWorkflow(make_env, context),
+        engine=engine,
+        renderer=renderer,
+        rewards=RewardComposer(recipe.rollout.rewards),
+        concurrency=recipe.rollout.concurrency,
+    )
+    return Player(renderer=renderer, engine=engine, pool=pool, env=make_env)
+
+
+def build_parts(recipe: Recipe, given: Given | None = None) -> Parts:
+    """Everything a training run needs. What can be refused is refused before a model is loaded.
+
+    Raises:
+        ConfigError: a name, path or combination that cannot work.
+        TaskError: tasks that are missing or unreadable.
+    """
+    given = given or Given()
+    estimator = _estimator(recipe)
+    if recipe.rollout.temperature == 0:
+        raise ConfigError("rollout.temperature 0 (greedy) gives nothing to learn from; use 1.0")
+    if not recipe.rollout.sampling(()).neutral:
+        raise ConfigError(
+            f"rollout.top_p = {recipe.rollout.top_p} and rollout.top_k = {recipe.rollout.top_k}: the learner "
+            f"does not apply these filters, so its probabilities would not be those sampled from. "
+            f"Train with top_p = 1.0 and top_k = 0."
+        )
+    train_tasks = tasks_of(recipe, "train", given)
+    eval_tasks = tasks_of(recipe, "eval", given)
+    player = build_player(recipe, given)
+    model = load_model(model_path(recipe.model.path))
+    learner = TorchLearner(model, recipe.learner, source=FullWeights(model))
+    return Parts(
+        player=player, estimator=estimator, learner=learner, train_tasks=train_tasks, eval_tasks=eval_tasks
+    )
+
+
+def model_path(name: str) -> str:
+    """A model's folder or hub id; "quickstart" is the policy that ships with the package."""
+    if name == "quickstart":
+        return str(files("steprl") / "policies" / "quickstart")
+    return name
+
+
+def env_of(recipe: Recipe, given: Given) -> type[Env]:
+    """The environment's class."""
+    found: Any = given.env if given.env is not None else resolve("env", recipe.env.id)
+    if not (isinstance(found, type) and issubclass(found, Env)):
+        raise ConfigError(f"env '{recipe.env.id}' is {found!r}, not a class derived from steprl.Env")
+    return found
+
+
+def tasks_of(recipe: Recipe, split: str, given: Given) -> Sequence[Task]:
+    """The training or evaluation tasks; evaluation may have none."""
+    handed = given.train_tasks if split == "train" else given.eval_tasks
+    if handed is not None:
+        return handed
+    source = recipe.env.train if split == "train" else recipe.env.eval
+    if source is None or (split == "eval" and recipe.evaluation.tasks == 0):
+        return ()
+    tasks = env_of(recipe, given).tasks(source)
+    return tasks if split == "train" else tasks[: recipe.evaluation.tasks]
+
+
+def _engine(recipe: Recipe, path: str, renderer: ChatRenderer, script: Any) -> Engine:
+    config = recipe.engine
+    component = resolve("engine", "scripted" if script is not None else config.id)
+    options: dict[str, Any]
+    if script is not None or config.id == "scripted":
+        script = script if script is not None else config.args.get("script")
+        if isinstance(script, str):
+            script = resolve("engine", script)
+        if script is None:
+            raise ConfigError('engine "scripted" needs engine.args.script: replies, or "module:function"')
+        options = {"script": script, "encode": renderer.encode, "decode": renderer.decode}
+        options["max_context"] = config.max_context
+    elif config.id == "torch":
+        options = {
+            "model": load_model(path, config.dtype),
+            "decode": renderer.decode,
+            "slots": config.slots,
+            "max_context": config.max_context,
+            "prefill_tokens": config.prefill_tokens,
+        }
+    else:
+        options = {"model": path, "max_context": config.max_context, **config.args}
+    engine: Engine = _called("engine", config.id, component, options)
+    return engine
+
+
+def _estimator(recipe: Recipe) -> Estimator:
+    estimator: Estimator = _made("estimator", recipe.algorithm.estimator, recipe.algorithm.args)
+    check_group_size(estimator, recipe.rollout.group_size)
+    missing = estimator.requires - {Need.GROUPS}
+    if missing:
+        raise ConfigError(
+            f"estimator '{recipe.algorithm.estimator}' needs {', '.join(sorted(missing))}, "
+            f"which this recipe does not provide"
+        )
+    return estimator
+
+
+def _made(kind: Any, name: str, args: dict[str, Any]) -> Any:
+    return _called(kind, name, resolve(kind, name), args)
+
+
+def _called(kind: str, name: str, component: Callable[..., Any], args: dict[str, Any]) -> Any:
+    try:
+        return component(**args)
+    except TypeError as error:
+        raise ConfigError(f"{kind} '{name}' does not take these options: {error}") from error
+
+
+def _read_template(path: str) -> str:
+    if not Path(path).is_file():
+        raise ConfigError(f"model.chat_template: there is no file '{path}'")
+    return Path(path).read_text(encoding="utf-8")

@@ -1,0 +1,142 @@
+"""A recipe: every choice of a run in one typed, frozen value. Free of torch, so it is read anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from steprl.batch import Aggregation
+from steprl.errors import ConfigError
+from steprl.learner.config import LearnerConfig
+from steprl.rollout import RolloutConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """The policy: ``path`` is a model folder, a hub id, or "quickstart" (shipped with the package).
+
+    ``format`` is how the model writes tool calls. ``chat_template`` is a Jinja file that replaces the
+    tokenizer's own.
+    """
+
+    path: str = "quickstart"
+    format: str = "hermes"
+    chat_template: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnvConfig:
+    """The environment and where its tasks come from: a file, or a split that the environment knows."""
+
+    id: str
+    train: str = "train"
+    eval: str | None = None
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContextConfig:
+    """The context rule: what the model sees next."""
+
+    id: str = "append_only"
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig:
+    """The inference engine. ``dtype`` is the precision of its weights; ``args`` go to other engines."""
+
+    id: str = "torch"
+    slots: int = 64
+    max_context: int = 2048
+    prefill_tokens: int = 2048
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    args: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlgorithmConfig:
+    """Credit assignment, and how a rollout batch becomes optimiser steps.
+
+    ``minibatches`` of trajectories per epoch, so optimiser steps per iteration = epochs x minibatches.
+    """
+
+    estimator: str = "grpo"
+    args: dict[str, Any] = field(default_factory=dict)
+    aggregation: Aggregation = field(default_factory=Aggregation)
+    epochs: int = 1
+    minibatches: int = 1
+    merge: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "minibatches"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"algorithm.{name} must be at least 1, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """How long, and how often to save and to show a sample episode (0: never)."""
+
+    iterations: int = 40
+    checkpoint_every: int = 20
+    show_every: int = 10
+
+    def __post_init__(self) -> None:
+        if self.iterations < 1:
+            raise ConfigError(f"train.iterations must be at least 1, got {self.iterations}")
+        for name in ("checkpoint_every", "show_every"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"train.{name} must be 0 (never) or above, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationConfig:
+    """Evaluation: its own tasks, sampling and seeds.
+
+    The first ``tasks`` of the evaluation tasks, each once, sampled at ``temperature`` and, with
+    ``greedy``, greedily as well. Before and after training, and every ``every`` iterations (0: not).
+    """
+
+    tasks: int = 200
+    temperature: float = 1.0
+    greedy: bool = True
+    every: int = 0
+
+    def __post_init__(self) -> None:
+        if self.tasks < 0 or self.every < 0:
+            raise ConfigError(
+                f"evaluation.tasks and evaluation.every must be 0 or above, got {self.tasks} and {self.every}"
+            )
+        if self.temperature <= 0:
+            raise ConfigError(
+                f"evaluation.temperature must be above 0, got {self.temperature}; greedy has its own switch"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """Everything a run depends on. ``runs/<name>/config.toml`` is this, resolved.
+
+    ``threads`` are torch's; leaving it out takes what the environment gives.
+    """
+
+    env: EnvConfig
+    name: str = "run"
+    runs: str = "runs"
+    seed: int = 0
+    threads: int | None = None
+    model: ModelConfig = field(default_factory=ModelConfig)
+    context: ContextConfig = field(default_factory=ContextConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
+    learner: LearnerConfig = field(default_factory=LearnerConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+
+    def __post_init__(self) -> None:
+        if not self.name or "/" in self.name or self.name.startswith("."):
+            raise ConfigError(f"name must be a plain folder name, got '{self.name}'")
+        if self.threads is not None and self.threads < 1:
+            raise ConfigError(f"threads must be at least 1, got {self.threads}")

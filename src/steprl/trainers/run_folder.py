@@ -1,0 +1,160 @@
+"""A run on disk: resolved config, metrics, checkpoints, summary. Everything is complete or absent."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from steprl.config import build, read_toml, to_toml
+from steprl.errors import CheckpointError, ConfigError
+from steprl.trainers.recipe import Recipe
+
+STATE = "trainer.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerState:
+    """What the loop needs, besides the learner, to go on: iterations done, tasks dealt, seconds trained,
+    and the figures of the evaluation before training."""
+
+    iteration: int
+    cursor: int
+    train_seconds: float
+    before: Mapping[str, float]
+
+
+class RunFolder:
+    """``runs/<name>``. Make one with `create` or `open`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def create(cls, recipe: Recipe, *, overwrite: bool = False) -> RunFolder:
+        """A new folder with the resolved recipe in it.
+
+        Raises:
+            ConfigError: it exists already, or cannot be written.
+        """
+        path = Path(recipe.runs) / recipe.name
+        if path.exists():
+            if not overwrite:
+                raise ConfigError(
+                    f"the run folder '{path}' exists. Continue it with 'steprl train --resume {path}', "
+                    f"replace it with --overwrite, or choose another name=…"
+                )
+            if any(path.iterdir()) and not (path / "config.toml").is_file():
+                raise ConfigError(f"'{path}' is not a run folder (no config.toml in it); it stays as it is")
+            shutil.rmtree(path)
+        try:
+            path.mkdir(parents=True)
+            write_whole(path / "config.toml", to_toml(recipe))
+        except OSError as error:
+            raise ConfigError(f"the run folder '{path}' cannot be written: {error}") from None
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: str | Path) -> tuple[RunFolder, Recipe]:
+        """An existing run and its recipe.
+
+        Raises:
+            ConfigError: there is no run at ``path``.
+        """
+        path = Path(path)
+        if not (path / "config.toml").is_file():
+            raise ConfigError(f"'{path}' is not a run folder: it has no config.toml")
+        return cls(path), build(Recipe, read_toml(path / "config.toml"))
+
+    # ── metrics ───────────────────────────────────────────────────────────────────────────────────
+
+    def append_metrics(self, line: Mapping[str, Any]) -> None:
+        """One line to ``metrics.jsonl``. A figure that is not finite becomes null, as JSON wants it."""
+        line = {
+            name: None if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in line.items()
+        }
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """All lines of ``metrics.jsonl``; a last line that a kill cut short is left out."""
+        file = self.path / "metrics.jsonl"
+        lines = file.read_text(encoding="utf-8").split("\n") if file.exists() else []
+        # a complete line ends in a newline, so what follows the last newline was cut short
+        return [json.loads(line) for line in lines[:-1]]
+
+    def forget_after(self, iteration: int) -> None:
+        """Drop metrics and trajectories of iterations that a resumed run will play again."""
+        kept = [line for line in self.metrics() if line["iteration"] <= iteration]
+        write_whole(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+        for file in (self.path / "trajectories").glob("*.parquet"):
+            if int(file.name.split("-")[0]) > iteration:
+                file.unlink()
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """``summary.json``: the figures a script reads."""
+        write_whole(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+    # ── checkpoints ───────────────────────────────────────────────────────────────────────────────
+
+    def checkpoint(self, state: TrainerState, save: Callable[[Path], None]) -> Path:
+        """Write ``checkpoints/step-N`` aside, make it durable, rename it; then drop the older ones."""
+        folder = self.path / "checkpoints"
+        target = folder / f"step-{state.iteration}"
+        if target in self.checkpoints():
+            return target  # an iteration has one state, and it is safe already
+        aside = folder / f".step-{state.iteration}.partial"
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir(parents=True)
+        save(aside)
+        write_whole(aside / STATE, json.dumps(asdict(state)) + "\n")
+        for file in aside.rglob("*"):
+            _sync(file)
+        _sync(aside)
+        os.rename(aside, target)
+        _sync(folder)
+        for older in self.checkpoints():
+            if older != target:
+                shutil.rmtree(older)
+        return target
+
+    def checkpoints(self) -> list[Path]:
+        """Complete checkpoints, oldest first."""
+        found = [path for path in (self.path / "checkpoints").glob("step-*") if (path / STATE).is_file()]
+        return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+
+    @staticmethod
+    def state(checkpoint: Path) -> TrainerState:
+        """The loop's state in a checkpoint.
+
+        Raises:
+            CheckpointError: it cannot be read.
+        """
+        try:
+            return TrainerState(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError) as error:
+            raise CheckpointError(f"{checkpoint / STATE} cannot be read: {error}") from error
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a reader sees the old content or the new, never a part."""
+    aside = path.with_name(f".{path.name}.partial")
+    with aside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

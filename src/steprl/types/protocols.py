@@ -1,0 +1,141 @@
+"""The seams: what one room may expect of another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from steprl.types._arrays import Floats
+from steprl.types.interaction import Action, History, Observation, Transition
+from steprl.types.messages import Message, Task, ToolSpec
+from steprl.types.records import TrajectoryGroup
+from steprl.types.tokens import Completion, Prompt, Sampling
+from steprl.types.training import Credits, MiniBatch, Need, Row, Scores
+
+
+class Renderer(Protocol):
+    """Messages ↔ token ids for one tokenizer, chat template and tool-call format."""
+
+    stop_ids: tuple[int, ...]
+
+    def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> tuple[int, ...]:
+        """Ids of the prompt, ending where the assistant begins to write."""
+        ...
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Ids of plain text, nothing added."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids, control tokens included."""
+        ...
+
+    def parse(self, action_ids: Sequence[int], finish: str) -> Action:
+        """Read an action: its text and its tool calls with their token spans."""
+        ...
+
+
+class Actor(Protocol):
+    """What a context rule may use to ask the policy (for a summary, say). The answer is a step."""
+
+    async def act(
+        self, observation: Observation, *, kind: Literal["act", "summary"] = "summary"
+    ) -> Action: ...
+
+
+class ContextRule(Protocol):
+    """``o_{t+1} = C(z_0 … z_t)`` (paper eq. 6, 13): a pure function of the history."""
+
+    async def __call__(self, history: History, actor: Actor) -> Sequence[Message]: ...
+
+
+class Session(Protocol):
+    """Through which a workflow acts. It records every action as a step, exactly."""
+
+    uid: str
+    seed: int
+
+    async def act(
+        self,
+        observation: Observation,
+        *,
+        tools: Sequence[ToolSpec] = (),
+        agent: str = "policy",
+        kind: Literal["act", "summary"] = "act",
+    ) -> Action:
+        """Ask the policy for an action. Raises the session's own stop when a limit is reached."""
+        ...
+
+    def observe(self, transition: Transition) -> None:
+        """Record what the environment answered to the last action."""
+        ...
+
+    def reward(self, value: float, name: str) -> None:
+        """Add a named reward component to the last step."""
+        ...
+
+    def end(self, *, truncated: bool = False) -> None:
+        """Say that the episode is over: the task's end, or a limit that is not the task's."""
+        ...
+
+
+class Workflow(Protocol):
+    """The freest layer: any control flow that acts through the session."""
+
+    async def run(self, task: Task, session: Session) -> None: ...
+
+
+class WeightSource(Protocol):
+    """Where an engine finds new weights. ``kind`` says whether they are whole or an adapter."""
+
+    kind: Literal["full", "adapter"]
+
+    def tensors(self) -> Iterator[tuple[str, Any]]: ...
+
+
+class Engine(Protocol):
+    """Tokens in, completion out."""
+
+    version: int
+    max_context: int
+
+    async def generate(
+        self, prompt: Prompt, sampling: Sampling, *, session_id: str, seed: int
+    ) -> Completion: ...
+
+    async def abort(self, session_id: str) -> None: ...
+
+    def release(self, session_id: str) -> None:
+        """The session is over: whatever is kept for its next prompt may go."""
+        ...
+
+    async def sync(self, source: WeightSource, version: int) -> None: ...
+
+
+@runtime_checkable
+class Estimator(Protocol):
+    """Credit assignment: a pure function from recorded groups and scores to credits."""
+
+    requires: frozenset[Need]
+
+    def __call__(self, groups: Sequence[TrajectoryGroup], scores: Scores) -> Credits: ...
+
+
+class Learner(Protocol):
+    """Scores rows and takes optimiser steps. It does not know which estimator made the advantages."""
+
+    def score(self, rows: Sequence[Row]) -> list[Floats]:
+        """Log-probabilities f32[N] of each row's action tokens under the current weights."""
+        ...
+
+    def update(self, batch: MiniBatch) -> Mapping[str, float]:
+        """One optimiser step over the whole mini-batch."""
+        ...
+
+    def source(self) -> WeightSource:
+        """The current weights, for engines to take."""
+        ...
+
+    def save(self, folder: str) -> None: ...
+
+    def load(self, folder: str) -> None: ...
