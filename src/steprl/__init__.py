@@ -14,7 +14,7 @@ from steprl.tools import tool
 from steprl.types import Action, History, Message, Observation, Task, Transition
 
 if TYPE_CHECKING:
-    from steprl.trainers.api import rollout, train
+    from steprl.trainers.api import roll_out, train
 
 __version__ = "0.1.0"
 
@@ -28,14 +28,14 @@ __all__ = [
     "Task",
     "ToolEnv",
     "Transition",
-    "rollout",
+    "roll_out",
     "tool",
     "train",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("train", "rollout"):
+    if name in ("train", "roll_out"):  # not "rollout": that is the room
         from steprl.trainers import api
 
         return getattr(api, name)

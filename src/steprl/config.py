@@ -10,6 +10,8 @@ import dataclasses
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from datetime import date, datetime, time
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
@@ -43,23 +45,30 @@ def override(table: Table, assignments: Sequence[str]) -> Table:
     Raises:
         ConfigError: an assignment without ``=``, or a path through something that is no table.
     """
-    result: Table = json.loads(json.dumps(table))
+    result: Table = deepcopy(table)
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
-        keys = path.strip().split(".")
-        if not equals or not all(keys):
+        if not equals or not all(path.strip().split(".")):
             raise ConfigError(
                 f"'{assignment}' is not an override. Write key=value, for example learner.lr=1e-4."
             )
-        inner = result
-        for depth, key in enumerate(keys[:-1]):
-            inner = inner.setdefault(key, {})
-            if not isinstance(inner, dict):
-                raise ConfigError(
-                    f"'{assignment}': '{'.'.join(keys[: depth + 1])}' is a value, not a table of options"
-                )
-        inner[keys[-1]] = _toml_value(text.strip())
+        put(result, path.strip(), _toml_value(text.strip()))
     return result
+
+
+def put(table: Table, path: str, value: Any) -> None:
+    """Set the option ``a.b`` in ``table``, making tables on the way.
+
+    Raises:
+        ConfigError: the path leads through something that is no table.
+    """
+    *parents, last = path.split(".")
+    inner = table
+    for depth, key in enumerate(parents, start=1):
+        inner = inner.setdefault(key, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"'{path}': '{'.'.join(parents[:depth])}' is a value, not a table of options")
+    inner[last] = value
 
 
 def build(cls: type[Config], table: Mapping[str, Any]) -> Config:
@@ -70,8 +79,14 @@ def build(cls: type[Config], table: Mapping[str, Any]) -> Config:
     """
     _refuse_unknown(cls, table, ())
     try:
+        text = json.dumps(table)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"the recipe does not fit: {error}. Options are text, numbers, true and false, lists and tables."
+        ) from None
+    try:
         # Through JSON, strictly: arrays become tuples, whole numbers become floats, nothing else is bent.
-        return TypeAdapter(cls).validate_json(json.dumps(table), strict=True)
+        return TypeAdapter(cls).validate_json(text, strict=True)
     except ValidationError as error:
         problems = []
         for problem in error.errors():
@@ -118,9 +133,11 @@ def _refuse_unknown(cls: type[Any], table: Mapping[str, Any], path: tuple[str, .
 
 def _toml_value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+    # No option is a date, but 2025-06-01 makes a good name of a run.
+    return text if isinstance(value, (date, datetime, time)) else value
 
 
 def _without_none(value: Any) -> Any:

@@ -55,6 +55,10 @@ def resolve(kind: Kind, name: str) -> Any:
     else:
         address = name
     module, _, attribute = address.partition(":")
+    if not module or not attribute or module.startswith("."):
+        raise ConfigError(
+            f"{kind} '{name}': write module:attribute, for example my_package.my_module:MyClass"
+        )
     try:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:

@@ -29,6 +29,19 @@ app.add_typer(tool_app, name="tool")
 app.command()(show)
 
 RecipeFile = Annotated[Path, typer.Argument(help="Recipe, a TOML file.", metavar="RECIPE")]
+
+
+def _parquet(path: Path | None) -> Path | None:
+    """Refused before anything is played, not after."""
+    if path is not None and path.suffix != ".parquet":
+        raise typer.BadParameter(f"episodes are stored in a .parquet file, got '{path}'")
+    return path
+
+
+SaveFile = Annotated[
+    Path | None,
+    typer.Option(help="Store the episodes in this .parquet file.", callback=_parquet, metavar="FILE"),
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Options of the recipe, such as learner.lr=1e-4.", metavar="[KEY=VALUE]..."),
@@ -48,6 +61,8 @@ def train(
 
     Writes runs/<name>: the resolved config, metrics (also for TensorBoard), every trajectory with its
     tokens, checkpoints, summary.json and curves.png. Ctrl-C saves; --resume RUN continues.
+
+    Example: steprl train recipes/quickstart.toml name=first learner.lr=1e-4
     """
     from steprl.trainers import api
     from steprl.trainers.run_folder import RunFolder
@@ -71,12 +86,14 @@ def evaluate(
     recipe: RecipeFile,
     overrides: Overrides = None,
     greedy: Annotated[bool, typer.Option(help="Always take the likeliest token.")] = False,
-    save: Annotated[Path | None, typer.Option(help="Store the episodes in this .parquet file.")] = None,
+    save: SaveFile = None,
 ) -> None:
     """Play every evaluation task once and report success, reward and what went wrong.
 
     Evaluate a checkpoint with model.path=runs/NAME/checkpoints/step-N. The figures go to standard
     output as JSON, progress to standard error.
+
+    Example: steprl eval recipes/quickstart.toml evaluation.tasks=50
     """
     from steprl.trainers import api
     from steprl.trainers.progress import Display
@@ -99,9 +116,12 @@ def evaluate(
 def rollout(
     recipe: RecipeFile,
     overrides: Overrides = None,
-    save: Annotated[Path | None, typer.Option(help="Store the episodes in this .parquet file.")] = None,
+    save: SaveFile = None,
 ) -> None:
-    """Play the tasks of one iteration without training, and show the first episode."""
+    """Play the tasks of one iteration without training, and show the first episode.
+
+    Example: steprl rollout recipes/quickstart.toml rollout.groups=1 --save episodes.parquet
+    """
     from steprl.renderers import load_tokenizer
     from steprl.trainers import api
     from steprl.trainers.parts import model_path
@@ -131,10 +151,11 @@ def _print_summary(summary: dict[str, object]) -> None:
 
 def main() -> None:
     """Entry point: errors that steprl raises on purpose are one message, without a traceback."""
+    sys.path.insert(0, "")  # module:attribute finds what lies in the current folder, as with python -m
     try:
         app()
     except StepRLError as error:
         Console(stderr=True).print(
-            f"{type(error).__name__}: {error}", style="red", markup=False, highlight=False
+            f"{type(error).__name__}: {error}", style="red", markup=False, highlight=False, soft_wrap=True
         )
         sys.exit(130 if type(error).__name__ == "Interrupted" else 1)

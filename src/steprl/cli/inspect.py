@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,9 +14,10 @@ from rich.table import Table
 
 from steprl.errors import ConfigError, unknown
 from steprl.registry import addresses, resolve
+from steprl.tools import Tool
 
-env_app = typer.Typer(help="Environments.", no_args_is_help=True)
-tool_app = typer.Typer(help="Tools.", no_args_is_help=True)
+env_app = typer.Typer(help="Environments. Example: steprl env list", no_args_is_help=True)
+tool_app = typer.Typer(help="Tools. Example: steprl tool list", no_args_is_help=True)
 
 
 def show(
@@ -27,7 +29,10 @@ def show(
     ] = None,
     listing: Annotated[bool, typer.Option("--list", help="List the episodes, a line each.")] = False,
 ) -> None:
-    """Print an episode step by step, sampled tokens apart from the rest."""
+    """Print an episode step by step, sampled tokens apart from the rest.
+
+    Example: steprl show runs/quickstart --iteration 3
+    """
     from steprl.config import read_toml
     from steprl.renderers import load_tokenizer
     from steprl.trainers.parts import model_path
@@ -40,7 +45,7 @@ def show(
         found = [file for file in found if file.name.startswith(f"{iteration:06d}-")]
     if not found or not found[0].exists():
         raise ConfigError(
-            f"'{run}' holds no trajectories" + (f" of iteration {iteration}" if iteration else "")
+            f"'{run}' holds no trajectories" + (f" of iteration {iteration}" if iteration is not None else "")
         )
     wanted = found if episode is not None or listing else found[-1:]
     trajectories = [t for file in wanted for group in read(file) for t in group.trajectories]
@@ -54,9 +59,8 @@ def show(
     if episode is not None:
         by_uid = {t.uid: t for t in trajectories}
         if episode not in by_uid:
-            raise ConfigError(
-                unknown("episode", episode, list(by_uid)[:20], hint="See steprl show RUN --list.")
-            )
+            near = get_close_matches(episode, by_uid)  # not all of them: a run has thousands
+            raise ConfigError(unknown("episode", episode, near, hint=f"See: steprl show {run} --list"))
         trajectory = by_uid[episode]
     else:
         trajectory = trajectories[-1]
@@ -70,18 +74,25 @@ def show(
 
 @env_app.command("list")
 def list_envs() -> None:
-    """Every environment that a recipe can name, with its tools and what it is."""
+    """Every environment that a recipe can name, with its tools and what it is.
+
+    Example: steprl env list
+    """
     table = Table("id", "tools", "what it is", "address")
     for name, address in addresses("env").items():
         env: Any = resolve("env", name)
-        tools = ", ".join(tool.name for tool in env.tools)
+        chosen = isinstance(env.tools, property)  # by each instance
+        tools = "depends on the task" if chosen else ", ".join(tool.name for tool in env.tools)
         table.add_row(name, tools, (env.__doc__ or "").strip().split("\n")[0], address)
     Console().print(table)
 
 
 @tool_app.command("list")
 def list_tools() -> None:
-    """Every tool that is registered, with what the model is told about it."""
+    """Every tool that is registered, with what the model is told about it.
+
+    Example: steprl tool list
+    """
     table = Table("name", "arguments", "description")
     for name in addresses("tool"):
         tool: Any = resolve("tool", name)
@@ -95,8 +106,13 @@ def call_tool(
     name: Annotated[str, typer.Argument(help="Tool: a registered name or module:attribute.")],
     arguments: Annotated[str, typer.Argument(help="Arguments as JSON.", metavar="'{JSON}'")] = "{}",
 ) -> None:
-    """Call a tool as an agent would, and print what the agent would read."""
+    """Call a tool as an agent would, and print what the agent would read.
+
+    Example: steprl tool call calculator '{"expression": "2*(3+4)"}'
+    """
     tool: Any = resolve("tool", name)
+    if not isinstance(tool, Tool):
+        raise ConfigError(f"'{name}' is {tool!r}, not a tool. Decorate it with @tool.")
     try:
         values = json.loads(arguments)
     except json.JSONDecodeError as error:

@@ -11,8 +11,12 @@ import numpy as np
 from steprl.errors import EngineError
 from steprl.types import Completion, Prompt, Sampling, WeightSource
 
-Script = Callable[[str, int], str]
-"""``script(prompt_text, turn) -> reply``: the decoded prompt and how often this session has asked."""
+Reply = str | Sequence[int]
+"""Text, or exact token ids."""
+
+Script = Sequence[Reply] | Callable[[str, int], Reply]
+"""Replies in order, or ``script(prompt_text, turn) -> reply``: the decoded prompt and how often this session
+has asked before."""
 
 
 class ScriptedEngine:
@@ -29,7 +33,7 @@ class ScriptedEngine:
 
     def __init__(
         self,
-        script: Sequence[str | Sequence[int]] | Callable[[str, int], str | Sequence[int]],
+        script: Script,
         *,
         encode: Callable[[str], Sequence[int]],
         decode: Callable[[Sequence[int]], str],

@@ -11,7 +11,7 @@ R = H / G, D head size, B requests in a block, Q their longest run of new tokens
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torch import Tensor
 ATTENTION = "steprl_slots"
 """The name under which `attend` is registered with transformers."""
 
+_FIRST_CAPACITY = 256
 
 Run = tuple[int, int, int]
 """New tokens of one request: its slot, the position of the first, how many."""
@@ -44,6 +45,18 @@ class Block:
     rows: Tensor
     columns: Tensor
     flat: slice
+    _masks: dict[tuple[int, int | None, torch.dtype], Tensor] = field(default_factory=dict)
+
+    def mask(self, repeat: int, window: int | None, dtype: torch.dtype) -> Tensor:
+        """The mask [B, 1, R·Q, K] of a layer; layers that agree share it."""
+        kind = (repeat, window, dtype)
+        if kind not in self._masks:
+            mask = self.mask_BQK
+            if window is not None and self.keys > window:
+                distance = self.positions_BQ[:, :, None] - torch.arange(self.keys, device=mask.device)
+                mask = mask.masked_fill(distance >= window, float("-inf"))
+            self._masks[kind] = mask.to(dtype).repeat(1, repeat, 1)[:, None]
+        return self._masks[kind]
 
 
 @dataclass(slots=True)
@@ -63,7 +76,8 @@ class SlotStore:
         self.slots = slots
         self.max_context = max_context
         self.device = device
-        self.capacity = min(256, max_context)
+        self.capacity = min(_FIRST_CAPACITY, max_context)
+        self.windows: set[int] = set()  # sliding windows that layers have asked for
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
 
@@ -71,13 +85,22 @@ class SlotStore:
         """Make room for ``length`` tokens in every slot."""
         if length <= self.capacity:
             return
-        while self.capacity < length:
-            self.capacity = min(self.capacity * 2, self.max_context)
+        capacity = self.capacity
+        while capacity < length:
+            capacity = min(capacity * 2, self.max_context)
         for layers in (self._keys, self._values):
             for layer, old in layers.items():
-                new = old.new_empty((old.shape[0], self.capacity, *old.shape[2:]))
+                # zeros: masked places are multiplied too, and a NaN that memory happens to hold would spread
+                new = old.new_zeros((old.shape[0], capacity, *old.shape[2:]))
                 new[:, : old.shape[1]] = old
                 layers[layer] = new
+        self.capacity = capacity
+
+    def clear(self) -> None:
+        """Give all storage back, with whatever a failed pass has left in it."""
+        self._keys.clear()
+        self._values.clear()
+        self.capacity = min(_FIRST_CAPACITY, self.max_context)
 
     def write(self, layer: int, key_NGD: Tensor, value_NGD: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
         """Store the new tokens of a layer; returns the layer's whole storage."""
@@ -191,6 +214,8 @@ def attend(
         value[0].transpose(0, 1),
         plan,
     )
+    if sliding_window is not None:
+        plan.store.windows.add(sliding_window)
     query_NHD = query[0].transpose(0, 1)
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     out = query_NHD.new_empty((query_NHD.shape[0], query_NHD.shape[1], values.shape[-1]))
@@ -217,12 +242,7 @@ def _attend_block(
     q = q.permute(0, 2, 3, 1, 4).reshape(height, groups, repeat * longest, -1)
     k = keys[block.slots, : block.keys].transpose(1, 2)
     v = values[block.slots, : block.keys].transpose(1, 2)
-    mask = block.mask_BQK
-    if window is not None and block.keys > window:
-        distance = block.positions_BQ[:, :, None] - torch.arange(block.keys, device=mask.device)
-        mask = mask.masked_fill(distance >= window, float("-inf"))
-    mask = mask[:, None, None].expand(height, 1, repeat, longest, block.keys)
-    mask = mask.reshape(height, 1, repeat * longest, block.keys).to(q.dtype)
+    mask = block.mask(repeat, window, q.dtype)
     if softcap is None and sinks_H is None:
         o = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
     else:

@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from steprl.engines.torch_cache import SlotStore
-from steprl.engines.torch_model import forward, take_over_attention
+from steprl.engines.torch_model import forward, take_over_attention, take_weights
 from steprl.engines.torch_sampling import distribution, sample
 from steprl.engines.torch_slots import SlotTable
 from steprl.errors import ConfigError, EngineError
@@ -32,7 +32,6 @@ class _Request:
     uniforms: np.random.Generator
     answer: asyncio.Future[Completion]
     slot: int = -1
-    admitted: int = -1  # version of the weights when it got its slot
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
@@ -85,6 +84,7 @@ class TorchEngine:
             )
         self.version = 0
         self.max_context = max_context
+        self._vocabulary: int = model.config.get_text_config().vocab_size
         self._model = model.eval().requires_grad_(False)
         self._decode = decode
         self._prefill_tokens = prefill_tokens
@@ -94,7 +94,7 @@ class TorchEngine:
         self._slots = SlotTable(slots, max_context)
         self._prompt_tokens = self._prefilled = self._sampled = self._passes = 0
         self._store = SlotStore(slots, max_context, model.device)
-        take_over_attention(self._model)
+        take_over_attention(self._model, max_context)
 
     # ── the contract ──────────────────────────────────────────────────────────────────────────────
 
@@ -109,6 +109,11 @@ class TorchEngine:
             raise EngineError(
                 f"a prompt of {len(prompt.ids)} tokens leaves no room in a context of {self.max_context}; "
                 f"raise engine.max_context or use a context rule that drops something"
+            )
+        if prompt.ids.min() < 0 or prompt.ids.max() >= self._vocabulary:
+            raise EngineError(
+                f"a prompt holds ids from {prompt.ids.min()} to {prompt.ids.max()}, the model knows "
+                f"0 to {self._vocabulary - 1}; the tokenizer may belong to another model"
             )
         if prompt.media:
             raise EngineError("the torch engine takes token ids only, this prompt has media")
@@ -127,9 +132,8 @@ class TorchEngine:
             self._driver = asyncio.create_task(self._drive())
         try:
             return await request.answer
-        except asyncio.CancelledError:
+        finally:  # whoever asked may have been cancelled
             self._drop(request)
-            raise
 
     async def abort(self, session_id: str) -> None:
         """End the session's requests now; each returns what it has, with finish "abort"."""
@@ -146,18 +150,11 @@ class TorchEngine:
         a request in flight goes on with its own, and its tokens carry the version each was sampled with.
 
         Raises:
-            EngineError: the weights are an adapter, or do not fit this model.
+            EngineError: the weights are an adapter, or not exactly those of this model. The engine then
+                keeps the weights it has.
         """
-        if source.kind != "full":
-            raise EngineError(f"the torch engine takes full weights, got '{source.kind}'")
-        own = dict(self._model.state_dict(keep_vars=True))
-        with torch.no_grad():
-            for name, tensor in source.tensors():
-                if name not in own or own[name].shape != tensor.shape:
-                    raise EngineError(
-                        f"weights do not fit the engine's model at '{name}' {tuple(tensor.shape)}"
-                    )
-                own[name].copy_(tensor)
+        take_weights(self._model, source)
+        self._slots.forget()
         self.version = version
 
     @property
@@ -180,6 +177,9 @@ class TorchEngine:
                 await asyncio.sleep(0)
         except Exception as error:
             failed, self._waiting, self._running = [*self._waiting, *self._running], [], []
+            # What the failed pass has stored, NaN perhaps, must not be read by anyone.
+            self._slots.forget()
+            self._store.clear()
             for request in failed:
                 self._vacate(request)
                 if not request.answer.done():
@@ -213,16 +213,15 @@ class TorchEngine:
         """Give slots to waiting requests, in order, with the longest prefix that is already computed."""
         still: list[_Request] = []
         for request in self._waiting:
-            place = self._slots.find(request.prompt, request.session_id, self.version)
+            place = None if self._slots.full else self._slots.find(request.prompt, request.session_id)
             if place is None:
                 still.append(request)
                 continue
             self._store.reserve(min(len(request.prompt) + request.sampling.max_tokens, self.max_context))
             if place.donor is not None:
                 self._store.copy(place.donor, place.slot, place.reused)
-            self._slots.occupy(place, request.prompt, request.session_id, self.version)
+            self._slots.occupy(place, request.prompt, request.session_id)
             request.slot = place.slot
-            request.admitted = self.version
             self._running.append(request)
         self._waiting = still
 
@@ -244,6 +243,8 @@ class TorchEngine:
         logprobs_BV = distribution(logits_BV, sampling)
         tokens = sample(logprobs_BV, sampling, [r.uniforms.random() for r in ready])
         chosen = logprobs_BV.gather(-1, tokens[:, None]).squeeze(-1)
+        if not chosen.isfinite().all():
+            raise FloatingPointError("its logits are not finite")
         self._sampled += len(ready)
         for request, token, logprob in zip(ready, tokens.tolist(), chosen.tolist(), strict=True):
             request.ids.append(token)
@@ -263,8 +264,9 @@ class TorchEngine:
             return "stop"
         if sampling.stop:
             assert self._decode is not None
-            # A stop string of k characters lies within the last k tokens, and a few for split characters.
-            tail = self._decode(request.ids[-(max(map(len, sampling.stop)) + 4) :])
+            # A token may be as little as a byte. The few more are for decoders that treat the first apart.
+            longest = max(len(stop.encode()) for stop in sampling.stop)
+            tail = self._decode(request.ids[-(longest + 4) :])
             if any(stop in tail for stop in sampling.stop):
                 return "stop"
         full = len(request.prompt) + len(request.ids) >= self.max_context
@@ -292,5 +294,4 @@ class TorchEngine:
 
     def _vacate(self, request: _Request) -> None:
         if request.slot >= 0:
-            # Keys and values of mixed weights serve this request, and nobody after it.
-            self._slots.vacate(request.slot, pure=request.admitted == self.version)
+            self._slots.vacate(request.slot)

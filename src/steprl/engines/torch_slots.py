@@ -28,56 +28,63 @@ class Place:
 
 class SlotTable:
     """Bookkeeping of S slots. A slot holds ``known`` tokens, of which the first ``computed`` have keys and
-    values; ``pure`` is the version of the weights that computed all of them, -1 when they were several."""
+    values; ``valid`` says that the present weights computed all of them, so that others may use them."""
 
     def __init__(self, slots: int, max_context: int) -> None:
         self.known = np.zeros(slots, dtype=np.int64)
         self.computed = np.zeros(slots, dtype=np.int64)
         self._ids = np.zeros((slots, max_context), dtype=np.int32)
-        self._pure = np.full(slots, -1, dtype=np.int64)
+        self._valid = np.zeros(slots, dtype=bool)
         self._busy = np.zeros(slots, dtype=bool)
         self._session: list[str | None] = [None] * slots
         self._used = np.zeros(slots, dtype=np.int64)
         self._clock = 0
 
-    def find(self, prompt: Ints, session_id: str, version: int) -> Place | None:
+    @property
+    def full(self) -> bool:
+        """True when every slot serves a request."""
+        return bool(self._busy.all())
+
+    def find(self, prompt: Ints, session_id: str) -> Place | None:
         """The best place for a prompt now; None when it should wait: no slot is free, or a longer shared
         prefix is being computed for another request at this moment."""
         slot = self._choose(session_id)
         if slot is None:
             return None
         shared = self._shared_prefix(prompt)
-        kept = np.where(self._pure == version, np.minimum(shared, self.computed), 0)
+        kept = np.where(self._valid, np.minimum(shared, self.computed), 0)
         donor = int(kept.argmax())
         best = int(max(kept[slot], kept[donor]))
-        if (shared * self._busy).max() > best + WORTH_WAITING:
+        if (shared * (self._busy & self._valid)).max() > best + WORTH_WAITING:
             return None
         copies = kept[donor] > kept[slot] + WORTH_WAITING
         # The last prompt token always runs: it predicts the first token of the action.
         reused = min(best if copies else int(kept[slot]), len(prompt) - 1)
         return Place(slot=slot, reused=reused, donor=donor if copies else None)
 
-    def occupy(self, place: Place, prompt: Ints, session_id: str, version: int) -> None:
+    def occupy(self, place: Place, prompt: Ints, session_id: str) -> None:
         """Give the slot to a request."""
         slot, n = place.slot, len(prompt)
         self._ids[slot, :n] = prompt
         self.known[slot], self.computed[slot] = n, place.reused
-        self._pure[slot] = version
-        self._session[slot], self._busy[slot] = session_id, True
+        self._session[slot] = session_id
+        self._valid[slot] = self._busy[slot] = True
 
     def append(self, slot: int, token: int) -> None:
         """A sampled token joins the slot; its keys and values come with the next pass."""
         self._ids[slot, self.known[slot]] = token
         self.known[slot] += 1
 
-    def vacate(self, slot: int, *, pure: bool) -> None:
-        """The slot's request is over. What it computed stays for others, if one version computed it all."""
+    def vacate(self, slot: int) -> None:
+        """The slot's request is over. What it computed stays for others, if it is still valid."""
         self._busy[slot] = False
         self.known[slot] = self.computed[slot]
-        if not pure:
-            self._pure[slot] = -1
         self._clock += 1
         self._used[slot] = self._clock
+
+    def forget(self) -> None:
+        """The weights have changed: no slot's keys and values, a busy one's included, serve anyone else."""
+        self._valid[:] = False
 
     def release(self, session_id: str) -> None:
         """The session will not come back: its slot is free for anyone, its content still shared."""

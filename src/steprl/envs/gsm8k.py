@@ -5,22 +5,38 @@ The data is not part of the package: ``tasks`` reads the official file from a pa
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from steprl.envs.tool_env import ToolEnv
-from steprl.errors import TaskError
+from steprl.errors import ConfigError, TaskError
 from steprl.tasks import load_jsonl
 from steprl.tasks.answers import extract_gold, has_answer_line, numbers_equal
 from steprl.tools.calculator import calculator
-from steprl.types import Task
+from steprl.types import Message, Task
 
 _WHERE = (
     "The official files are grade_school_math/data/train.jsonl and test.jsonl in the repository "
-    "openai/grade-school-math on GitHub. Download one and name its path as the task source; "
-    ".xz and .gz are read as they are."
+    "openai/grade-school-math on GitHub. Download them and give their paths, to a recipe as "
+    "env.train=PATH env.eval=PATH; .xz and .gz are read as they are."
 )
+_ASK = " Use the calculator."
+"""Ends every question: a small model follows what stands right before its turn, little that stands earlier."""
+_WORKED = (
+    (
+        "Of 21 trees 15 are old. Each new tree costs 7 dollars. What did the new trees cost?",
+        (("21 - 15", "6"), ("6 * 7", "42")),
+        "42",
+    ),
+    (
+        "A pen costs 3 dollars and a book 5. How much do 4 pens and 2 books cost?",
+        (("4 * 3", "12"), ("2 * 5", "10"), ("12 + 10", "22")),
+        "22",
+    ),
+)
+"""Questions (not from GSM8K) with the calls that solve them and their results, and the answer."""
 
 
 class GSM8K(ToolEnv):
@@ -28,15 +44,25 @@ class GSM8K(ToolEnv):
 
     Reward components: ``outcome`` 1.0 for the right number, ``format`` 1.0 when the answer has a line
     ``#### number``. Both count with weight 1 unless the run gives other weights.
+
+    Args:
+        examples: worked conversations shown before the question, 0 to 2. For models that were not
+            trained to call tools: these copy what they see, and follow no description.
+
+    Raises:
+        ConfigError: there are not that many examples.
     """
 
     tools = (calculator,)
     reward_range = (0.0, 2.0)
     system_prompt = (
-        "Solve the math problem step by step. Use the calculator for every calculation, "
-        "one expression per call. When you know the result, write the answer without a tool call. "
-        "Its last line must be #### and the number alone, for example:\n#### 42"
+        "Solve math problems with the calculator, one call per message. End with a line #### number."
     )
+
+    def __init__(self, *, examples: int = 0) -> None:
+        if not 0 <= examples <= len(_WORKED):
+            raise ConfigError(f"gsm8k: examples must be 0 to {len(_WORKED)}, got {examples}")
+        self._examples = examples
 
     @classmethod
     def tasks(cls, source: str) -> Sequence[Task]:
@@ -51,12 +77,30 @@ class GSM8K(ToolEnv):
             raise TaskError(f"there is no GSM8K file {source}. {_WHERE}")
         return [_solved(row, source) for row in load_jsonl(source, prompt="question")]
 
+    async def reset(self, task: Task, *, seed: int) -> Sequence[Message]:
+        """See ``Env.reset``: the system prompt, the examples, the question."""
+        system, question = await super().reset(task, seed=seed)
+        opening = [system]
+        for asked, calls, answer in _WORKED[: self._examples]:
+            opening.append(Message(role="user", content=asked + _ASK))
+            for expression, result in calls:
+                opening.append(Message(role="assistant", content=_call(expression)))
+                opening.append(Message(role="tool", content=result, name=calculator.name))
+            opening.append(Message(role="assistant", content=f"#### {answer}"))
+        return [*opening, replace(question, content=question.content + _ASK)]
+
     def reward(self, task: Task, answer: str) -> dict[str, float]:
         """``outcome`` and ``format``, each 0.0 or 1.0."""
         return {
             "outcome": float(numbers_equal(answer, task.answer)),
             "format": float(has_answer_line(answer)),
         }
+
+
+def _call(expression: str) -> str:
+    """A call in the hermes format, which is also how a template writes one."""
+    arguments = {"name": calculator.name, "arguments": {"expression": expression}}
+    return f"<tool_call>\n{json.dumps(arguments)}\n</tool_call>"
 
 
 def _solved(row: Task, source: str) -> Task:

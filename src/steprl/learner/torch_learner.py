@@ -63,8 +63,10 @@ class TorchLearner:
     def update(self, batch: MiniBatch) -> dict[str, float]:
         """One optimiser step on ``Σ weights · ppo_clip``, gradients summed over the micro-batches.
 
-        A non-finite loss or gradient, or a mini-batch in which nothing trains, leaves weights and
-        optimiser state as they were (``skipped_steps``, ``optimiser_steps``).
+        Rows whose advantages are all 0 add exactly nothing to loss and gradient; they are not run, and
+        the figures below are over the rest. A non-finite loss or gradient, or a mini-batch in which
+        nothing trains, leaves weights and optimiser state as they were (``skipped_steps``,
+        ``optimiser_steps``).
 
         Returns:
             ``loss``, what ``Optimiser.step`` says, and over trained tokens ``clip_share``,
@@ -79,7 +81,7 @@ class TorchLearner:
         metrics = PolicyMetrics(clip_low=self.config.clip_low, clip_high=self.config.clip_high)
         loss = 0.0
         for micro in batch.micro_batches:
-            samples = [batch.samples[i] for i in micro if batch.samples[i].loss_mask.any()]
+            samples = [batch.samples[i] for i in micro if _pulls(batch.samples[i])]
             if samples:
                 loss += self._accumulate(samples, metrics)
         return {"loss": loss, **metrics.result(), **self.optimiser.step(loss)}
@@ -147,3 +149,8 @@ class TorchLearner:
         metrics.add_tokens(logprobs_M, old_logprobs_M, advantages_M, engine_logprobs_M, scores.entropy)
         metrics.add_rows([len(row.ids) for row in rows])
         return loss.item()
+
+
+def _pulls(sample: Sample) -> bool:
+    """Whether a sample moves the weights at all."""
+    return bool((sample.advantages * sample.weights != 0).any())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 from steprl.errors import ConfigError, EnvError
@@ -108,12 +110,18 @@ class Pool:
         ``seed`` and the place in the batch decide everything that is drawn. A broken episode is a
         trajectory with an `EpisodeError`.
 
+        Every episode plays a copy of its task, so an environment that writes into it changes nothing
+        for the other members of the group.
+
         Raises:
             EnvError: every episode broke; the first error is shown last.
+            TaskError: a task cannot be hashed.
             ConfigError: from anywhere inside, at once.
         """
+        hashes = [task_hash(task) for task in tasks]
 
         async def play(task: Task, place: int, member: int) -> Trajectory:
+            task = deepcopy(task)
             session = EpisodeSession(
                 task=task,
                 uid=f"{label}-{place}.{member}",
@@ -126,7 +134,7 @@ class Pool:
                 max_steps=max_steps,
             )
             async with self._slots:
-                trajectory = await self._episode(task, f"{label}-{place}", session)
+                trajectory = await self._episode(task, hashes[place], f"{label}-{place}", session)
             if progress is not None:
                 progress(trajectory)
             return trajectory
@@ -150,13 +158,14 @@ class Pool:
         _refuse_total_failure(groups)
         return groups
 
-    async def _episode(self, task: Task, group_uid: str, session: EpisodeSession) -> Trajectory:
+    async def _episode(
+        self, task: Task, content_hash: str, group_uid: str, session: EpisodeSession
+    ) -> Trajectory:
         error: EpisodeError | None = None
         try:
-            await self._workflow.run(task, session)
-            session.end()
-            steps = session.steps()
-        except EpisodeStopped:
+            with suppress(EpisodeStopped):
+                await self._workflow.run(task, session)
+                session.end()
             steps = session.steps()
         except ConfigError:
             raise
@@ -174,7 +183,7 @@ class Pool:
             uid=session.uid,
             group_uid=group_uid,
             task_id=task.id,
-            task_hash=task_hash(task),
+            task_hash=content_hash,
             seed=session.seed,
             steps=steps,
             stop_reason=reason,

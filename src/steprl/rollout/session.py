@@ -93,6 +93,7 @@ class EpisodeSession:
         self._max_steps = max_steps
         self._drafts: list[_Draft] = []
         self._last_of: dict[str, int] = {}
+        self._asking = False
 
     async def act(
         self,
@@ -107,9 +108,12 @@ class EpisodeSession:
         Raises:
             EpisodeStopped: the step limit or the context is reached, or the request was aborted.
             EngineError: the very first prompt does not fit the context.
+            EnvError: the episode has ended, or the last question is not answered yet.
         """
         if self.stop_reason is not None:
             raise EnvError(f"the episode has ended ({self.stop_reason}); a workflow must not act after that")
+        if self._asking:
+            raise EnvError("session.act is asked one action at a time: await it before the next one")
         asked = prompt_ids(self._renderer, observation, tools)
         acts = sum(draft.kind == "act" for draft in self._drafts)
         if kind == "act" and acts >= self._max_steps:
@@ -126,12 +130,16 @@ class EpisodeSession:
         if self._drafts:
             last = self._drafts[-1]
             last.env_seconds = started - last.started - last.engine_seconds
-        completion = await self._engine.generate(
-            Prompt(ids=np.asarray(asked, dtype=np.int32)),
-            self._sampling,
-            session_id=self.uid,
-            seed=derive_seed(self._sampling_seed, len(self._drafts)),
-        )
+        self._asking = True
+        try:
+            completion = await self._engine.generate(
+                Prompt(ids=np.asarray(asked, dtype=np.int32)),
+                self._sampling,
+                session_id=self.uid,
+                seed=derive_seed(self._sampling_seed, len(self._drafts)),
+            )
+        finally:
+            self._asking = False
         action = self._renderer.parse(completion.ids.tolist(), completion.finish)
         self._drafts.append(
             _Draft(
@@ -152,7 +160,9 @@ class EpisodeSession:
 
     def observe(self, transition: Transition) -> None:
         """Record what the environment answered to the last action."""
-        self._last("observe").transition = transition
+        draft = self._last("observe")
+        draft.transition = transition
+        draft.env_seconds = perf_counter() - draft.started - draft.engine_seconds
 
     def reward(self, value: float, name: str) -> None:
         """Add a named component to the last step; several of one name add up."""
@@ -182,8 +192,8 @@ class EpisodeSession:
                 anchor=transition.anchor,
             )
         rewards: Mapping[str, float] = {}
-        reward: float | None = 0.0 if scored else None
-        if scored and draft.kind == "act":
+        reward: float | None = None
+        if scored:
             rewards, reward = self._rewards.compose(self._task, draft.action, transition)
         completion = draft.completion
         return Step(

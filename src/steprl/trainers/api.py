@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from steprl.config import build, override, read_toml, to_toml
+from steprl.config import build, override, put, read_toml, to_toml
 from steprl.envs.base import Env
 from steprl.errors import ConfigError
 from steprl.rollout import derive_seed
@@ -98,7 +98,7 @@ def train(
     return run(recipe, given=given, overwrite=overwrite)
 
 
-def rollout(
+def roll_out(
     env: str | type[Env],
     *,
     tasks: str | Sequence[Task] | None = None,
@@ -182,11 +182,7 @@ def _described(
         if isinstance(source, str):
             table["env"][split] = source
     for path, value in options.items():
-        *parents, key = path.split(".")
-        inner = table
-        for parent in parents:
-            inner = inner.setdefault(parent, {})
-        inner[key] = value
+        put(table, path, value)
     given = Given(
         env=None if isinstance(env, str) else env,
         train_tasks=None if tasks is None or isinstance(tasks, str) else tasks,

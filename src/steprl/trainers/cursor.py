@@ -19,7 +19,7 @@ class TaskCursor:
 
     def __init__(self, tasks: Sequence[Task], *, seed: int) -> None:
         if not tasks:
-            raise TaskError("the training task set is empty; nothing to roll out")
+            raise TaskError("there are no tasks to deal out")
         self._tasks = tasks
         self._seed = seed
         self._epoch = -1

@@ -18,7 +18,7 @@ from steprl.errors import StepRLError
 from steprl.rollout import derive_seed
 from steprl.trainers.cursor import TaskCursor
 from steprl.trainers.curves import draw
-from steprl.trainers.evaluate import Evaluation, evaluate
+from steprl.trainers.evaluate import evaluate
 from steprl.trainers.parts import Parts
 from steprl.trainers.progress import Display, figures
 from steprl.trainers.recipe import Recipe
@@ -59,6 +59,10 @@ class Trainer:
 
     async def _run(self) -> dict[str, Any]:
         await self._resume()
+        finished = self.folder.summary()
+        if finished is not None and self.iteration >= self.recipe.train.iterations:
+            self.display.say(f"nothing left to do: {self.folder.path} is finished")
+            return finished
         main = asyncio.current_task()
         assert main is not None
         loop = asyncio.get_running_loop()
@@ -70,14 +74,17 @@ class Trainer:
         try:
             if self.iteration == 0 and not self.before:
                 self.before = await self._evaluate("before")
-                self._record(writer, {f"eval/{name}": value for name, value in self.before.items()})
+                self._record_evaluation(writer, self.before)
             with self.display.phase("training", self.recipe.train.iterations, self.iteration) as bar:
                 while self.iteration < self.recipe.train.iterations:
                     metrics = await self.iterate()
                     self._record(writer, metrics)
                     self.display.iteration(self.iteration, metrics)
                     bar.advance(figures(metrics))
-                    self._checkpoint_if_due()
+                    if self._due(self.recipe.evaluation.every):
+                        self._record_evaluation(writer, await self._evaluate("during"))
+                    if self._due(self.recipe.train.checkpoint_every):
+                        self.save()
             self.save()
             return await self._finish(writer)
         except asyncio.CancelledError:
@@ -136,9 +143,6 @@ class Trainer:
         sampled = sum(int(step.sampled_mask.sum()) for t in trained for step in t.steps)
         metrics["speed/tokens_per_second"] = sampled / (rolled_out - started)
         metrics["speed/rows"] = float(len(token_rows))
-        every = recipe.evaluation.every
-        if every and number % every == 0 and number < recipe.train.iterations:
-            metrics |= {f"eval/{name}": value for name, value in (await self._evaluate("during")).items()}
         return metrics
 
     def save(self) -> Path:
@@ -168,7 +172,8 @@ class Trainer:
         await self.parts.player.engine.sync(self.parts.learner.source(), state.iteration)
         self.iteration, self.cursor.position = state.iteration, state.cursor
         self.train_seconds, self.before = state.train_seconds, state.before
-        self.folder.forget_after(state.iteration)
+        # a run that was stopped during its first evaluation evaluates again
+        self.folder.forget_after(state.iteration if state.iteration or state.before else -1)
         self.display.say(f"resuming {self.folder.path} after iteration {state.iteration}")
 
     async def _roll_out(self, number: int) -> list[TrajectoryGroup]:
@@ -183,10 +188,19 @@ class Trainer:
                 max_steps=config.max_steps,
                 progress=bar.on_episode,
             )
+        if number == 1:
+            self._tell_missing_rewards(groups)
         every = self.recipe.train.show_every
         if every and number % every == 0:
             self.display.episode(groups[0].trajectories[0], self.parts.player.renderer.decode)
         return groups
+
+    def _tell_missing_rewards(self, groups: Sequence[TrajectoryGroup]) -> None:
+        seen = {name for group in groups for t in group.trajectories for s in t.steps for name in s.rewards}
+        for name in self.parts.player.rewards.missing(seen):
+            self.display.say(
+                f"rollout.rewards: no step so far has a component '{name}'; is it spelled right?"
+            )
 
     async def _evaluate(self, when: str) -> dict[str, float]:
         """Success and reward, sampled and (asked for) greedy, on the evaluation tasks."""
@@ -206,7 +220,9 @@ class Trainer:
                     max_steps=self.recipe.rollout.max_steps,
                     progress=bar.on_episode,
                 )
-            self._store_evaluation(result, mode)
+            if mode == "sampled":
+                path = file_path(self.folder.path, iteration=self.iteration, split="eval")
+                write(path, result.groups, iteration=self.iteration, split="eval")
             prefix = "" if mode == "sampled" else "greedy_"
             for name, value in (("success", result.success), ("reward", result.reward)):
                 if value is not None:
@@ -225,25 +241,23 @@ class Trainer:
             stop_ids=self.parts.player.renderer.stop_ids,
         )
 
-    def _store_evaluation(self, result: Evaluation, mode: str) -> None:
-        if mode == "sampled":
-            path = file_path(self.folder.path, iteration=self.iteration, split="eval")
-            write(path, result.groups, iteration=self.iteration, split="eval")
-
     def _record(self, writer: Writer, metrics: Mapping[str, float]) -> None:
         self.folder.append_metrics({"iteration": self.iteration, **metrics})
         for name, value in metrics.items():
             writer.add_scalar(name, value, self.iteration)
         writer.flush()
 
-    def _checkpoint_if_due(self) -> None:
-        every = self.recipe.train.checkpoint_every
-        if every and self.iteration % every == 0 and self.iteration < self.recipe.train.iterations:
-            self.save()
+    def _record_evaluation(self, writer: Writer, found: Mapping[str, float]) -> None:
+        if found:
+            self._record(writer, {f"eval/{name}": value for name, value in found.items()})
+
+    def _due(self, every: int) -> bool:
+        """Every so many iterations (0: never); the end is apart."""
+        return every > 0 and self.iteration % every == 0 and self.iteration < self.recipe.train.iterations
 
     async def _finish(self, writer: Writer) -> dict[str, Any]:
         after = await self._evaluate("after")
-        self._record(writer, {f"eval/{name}": value for name, value in after.items()})
+        self._record_evaluation(writer, after)
         lines = self.folder.metrics()
         summary: dict[str, Any] = {
             "success_before": self.before.get("success"),

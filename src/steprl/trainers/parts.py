@@ -10,7 +10,7 @@ from typing import Any
 
 from steprl.credit import check_group_size
 from steprl.envs.base import Env
-from steprl.errors import ConfigError
+from steprl.errors import ConfigError, TaskError
 from steprl.learner.loading import load_model
 from steprl.learner.threads import set_threads
 from steprl.learner.torch_learner import TorchLearner
@@ -30,6 +30,7 @@ class Player:
     renderer: ChatRenderer
     engine: Engine
     pool: Pool
+    rewards: RewardComposer
     env: Callable[[], Env]
 
 
@@ -76,15 +77,16 @@ def build_player(recipe: Recipe, given: Given | None = None) -> Player:
         made: Env = _called("env", recipe.env.id, env_class, recipe.env.args)
         return made
 
+    rewards = RewardComposer(recipe.rollout.rewards)
     make_env()  # options that do not fit are refused now, and not in every episode
     pool = Pool(
         workflow=EnvWorkflow(make_env, context),
         engine=engine,
         renderer=renderer,
-        rewards=RewardComposer(recipe.rollout.rewards),
+        rewards=rewards,
         concurrency=recipe.rollout.concurrency,
     )
-    return Player(renderer=renderer, engine=engine, pool=pool, env=make_env)
+    return Player(renderer=renderer, engine=engine, pool=pool, rewards=rewards, env=make_env)
 
 
 def build_parts(recipe: Recipe, given: Given | None = None) -> Parts:
@@ -106,6 +108,8 @@ def build_parts(recipe: Recipe, given: Given | None = None) -> Parts:
         )
     train_tasks = tasks_of(recipe, "train", given)
     eval_tasks = tasks_of(recipe, "eval", given)
+    if not train_tasks:
+        raise TaskError(f"the training task set '{recipe.env.train}' is empty; nothing to roll out")
     player = build_player(recipe, given)
     model = load_model(model_path(recipe.model.path))
     learner = TorchLearner(model, recipe.learner, source=FullWeights(model))
@@ -151,8 +155,8 @@ def _engine(recipe: Recipe, path: str, renderer: ChatRenderer, script: Any) -> E
             script = resolve("engine", script)
         if script is None:
             raise ConfigError('engine "scripted" needs engine.args.script: replies, or "module:function"')
-        options = {"script": script, "encode": renderer.encode, "decode": renderer.decode}
-        options["max_context"] = config.max_context
+        options = {"encode": renderer.encode, "decode": renderer.decode, "max_context": config.max_context}
+        options |= {**config.args, "script": script}
     elif config.id == "torch":
         options = {
             "model": load_model(path, config.dtype),
@@ -160,6 +164,7 @@ def _engine(recipe: Recipe, path: str, renderer: ChatRenderer, script: Any) -> E
             "slots": config.slots,
             "max_context": config.max_context,
             "prefill_tokens": config.prefill_tokens,
+            **config.args,
         }
     else:
         options = {"model": path, "max_context": config.max_context, **config.args}

@@ -28,6 +28,7 @@ class Display:
             TextColumn("{task.fields[figures]}"),
             console=self.console,
             transient=True,
+            disable=not self.console.is_terminal,
         )
 
     @contextmanager
@@ -44,7 +45,7 @@ class Display:
 
     def say(self, text: str | Text) -> None:
         """A line that stays."""
-        self.console.print(text, markup=False, highlight=False)
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def iteration(self, number: int, metrics: Mapping[str, float]) -> None:
         """The figures of an iteration, on one line."""

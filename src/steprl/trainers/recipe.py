@@ -108,9 +108,10 @@ class EvaluationConfig:
             raise ConfigError(
                 f"evaluation.tasks and evaluation.every must be 0 or above, got {self.tasks} and {self.every}"
             )
-        if self.temperature <= 0:
+        if not 0 < self.temperature < float("inf"):
             raise ConfigError(
-                f"evaluation.temperature must be above 0, got {self.temperature}; greedy has its own switch"
+                f"evaluation.temperature must be a number above 0, got {self.temperature}; "
+                f"greedy has its own switch"
             )
 
 

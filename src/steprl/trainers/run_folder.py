@@ -49,10 +49,12 @@ class RunFolder:
                     f"the run folder '{path}' exists. Continue it with 'steprl train --resume {path}', "
                     f"replace it with --overwrite, or choose another name=…"
                 )
-            if any(path.iterdir()) and not (path / "config.toml").is_file():
+            empty = path.is_dir() and not any(path.iterdir())
+            if not empty and not (path / "config.toml").is_file():
                 raise ConfigError(f"'{path}' is not a run folder (no config.toml in it); it stays as it is")
-            shutil.rmtree(path)
         try:
+            if path.exists():
+                shutil.rmtree(path)
             path.mkdir(parents=True)
             write_whole(path / "config.toml", to_toml(recipe))
         except OSError as error:
@@ -100,6 +102,11 @@ class RunFolder:
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """``summary.json``: the figures a script reads."""
         write_whole(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+    def summary(self) -> dict[str, Any] | None:
+        """``summary.json``, or None while the run is not finished."""
+        file = self.path / "summary.json"
+        return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
 
     # ── checkpoints ───────────────────────────────────────────────────────────────────────────────
 

@@ -69,22 +69,22 @@ class Step:
     it could not be scored. ``parent`` is the index of the step whose outcome this one continues.
     """
 
-    prompt_ids: Ints
-    action_ids: Ints
-    sampled_mask: Bools
-    logprobs: Floats | None
-    policy_versions: Ints
-    sampling: Sampling
+    prompt_ids: Ints = field(repr=False)
+    action_ids: Ints = field(repr=False)
+    sampled_mask: Bools = field(repr=False)
+    logprobs: Floats | None = field(repr=False)
+    policy_versions: Ints = field(repr=False)
+    sampling: Sampling = field(repr=False)
     finish: Finish = "stop"
     kind: Literal["act", "summary"] = "act"
     agent: str = "policy"
     parent: int | None = None
     reward: float | None = 0.0
     rewards: Mapping[str, float] = field(default_factory=dict)
-    feedback: tuple[Message, ...] = ()
+    feedback: tuple[Message, ...] = field(default=(), repr=False)
     anchor: str | None = None
     calls: tuple[ToolCall | MalformedCall, ...] = ()
-    timings: Mapping[str, float] = field(default_factory=dict)
+    timings: Mapping[str, float] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         put(self, "prompt_ids", frozen(self.prompt_ids, np.int32, "prompt_ids"))
@@ -124,9 +124,9 @@ class Trajectory:
     task_id: str
     task_hash: str
     seed: int
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...] = field(repr=False)
     stop_reason: StopReason
-    final_prompt_ids: Ints | None = None
+    final_prompt_ids: Ints | None = field(default=None, repr=False)
     metrics: Mapping[str, float] = field(default_factory=dict)
     error: EpisodeError | None = None
 
@@ -160,7 +160,7 @@ class TrajectoryGroup:
 
     group_uid: str
     task_id: str
-    trajectories: tuple[Trajectory, ...]
+    trajectories: tuple[Trajectory, ...] = field(repr=False)
 
     def __post_init__(self) -> None:
         for trajectory in self.trajectories:

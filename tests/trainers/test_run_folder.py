@@ -1,0 +1,192 @@
+"""A run on disk: never overwritten unasked, checkpoints whole or absent, metrics that a kill may cut."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from steprl.config import build
+from steprl.errors import CheckpointError, ConfigError
+from steprl.trainers.recipe import Recipe
+from steprl.trainers.run_folder import RunFolder, TrainerState, write_whole
+from steprl.trajectory.store import file_path
+
+
+def recipe(runs: Path) -> Recipe:
+    return build(Recipe, {"env": {"id": "courier"}, "name": "a", "runs": str(runs), "seed": 3})
+
+
+def state(iteration: int) -> TrainerState:
+    return TrainerState(
+        iteration=iteration, cursor=8 * iteration, train_seconds=1.5, before={"success": 0.25}
+    )
+
+
+def saves(text: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / "weights").write_text(text) and None
+
+
+# --- making and opening -------------------------------------------------------------------------------
+
+
+def test_the_recipe_in_the_folder_is_the_one_that_runs(tmp_path: Path) -> None:
+    RunFolder.create(recipe(tmp_path / "deep" / "runs"))
+    _, found = RunFolder.open(tmp_path / "deep" / "runs" / "a")
+    assert found == recipe(tmp_path / "deep" / "runs")
+
+
+def test_an_existing_folder_is_left_alone_and_the_ways_out_are_named(tmp_path: Path) -> None:
+    RunFolder.create(recipe(tmp_path)).append_metrics({"iteration": 1})
+    with pytest.raises(ConfigError) as caught:
+        RunFolder.create(recipe(tmp_path))
+    path = tmp_path / "a"
+    assert str(caught.value) == (
+        f"the run folder '{path}' exists. Continue it with 'steprl train --resume {path}', "
+        f"replace it with --overwrite, or choose another name=…"
+    )
+    assert (path / "metrics.jsonl").exists()
+
+
+def test_overwriting_replaces_a_run_and_nothing_else(tmp_path: Path) -> None:
+    RunFolder.create(recipe(tmp_path)).append_metrics({"iteration": 1})
+    RunFolder.create(recipe(tmp_path), overwrite=True)
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["config.toml"]
+    RunFolder.create(recipe(tmp_path / "none"), overwrite=True)  # nothing there is fine, too
+
+
+def test_overwriting_refuses_what_is_not_a_run(tmp_path: Path) -> None:
+    thesis = tmp_path / "a" / "thesis.tex"
+    thesis.parent.mkdir()
+    thesis.write_text("years of work")
+    with pytest.raises(ConfigError, match=r"is not a run folder \(no config.toml in it\); it stays as it is"):
+        RunFolder.create(recipe(tmp_path), overwrite=True)
+    assert thesis.read_text() == "years of work"
+
+
+def test_overwriting_refuses_a_file(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("notes")
+    with pytest.raises(ConfigError, match="is not a run folder"):
+        RunFolder.create(recipe(tmp_path), overwrite=True)
+    assert (tmp_path / "a").read_text() == "notes"
+
+
+def test_an_empty_folder_may_be_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    assert RunFolder.create(recipe(tmp_path), overwrite=True).path == tmp_path / "a"
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be written"):
+        RunFolder.create(recipe(tmp_path / "file"))
+
+
+def test_opening_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="is not a run folder: it has no config.toml"):
+        RunFolder.open(tmp_path)
+
+
+# --- checkpoints --------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_has_the_state_and_what_was_saved(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    target = folder.checkpoint(state(3), saves("three"))
+    assert target == tmp_path / "checkpoints" / "step-3"
+    assert folder.checkpoints() == [target] and folder.state(target) == state(3)
+    assert (target / "weights").read_text() == "three"
+
+
+def test_the_older_checkpoint_goes_only_when_the_new_one_is_whole(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    older = folder.checkpoint(state(9), saves("nine"))
+
+    def interrupted(aside: Path) -> None:
+        assert older.exists()
+        (aside / "weights").write_text("half")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        folder.checkpoint(state(10), interrupted)
+    assert folder.checkpoints() == [older]
+    newer = folder.checkpoint(state(10), saves("ten"))
+    assert folder.checkpoints() == [newer] and not older.exists()
+    assert (newer / "weights").read_text() == "ten"
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-10"]
+
+
+def test_checkpoints_are_ordered_by_number_and_partial_ones_ignored(tmp_path: Path) -> None:
+    for name in ("step-9", "step-10", "step-11", ".step-12.partial"):
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    for name in ("step-9", "step-10", ".step-12.partial"):
+        (tmp_path / "checkpoints" / name / "trainer.json").write_text("{}")
+    assert [path.name for path in RunFolder(tmp_path).checkpoints()] == ["step-9", "step-10"]
+
+
+def test_an_iteration_is_saved_once(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.checkpoint(state(1), saves("first"))
+    assert (folder.checkpoint(state(1), saves("second")) / "weights").read_text() == "first"
+
+
+def test_a_state_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    for content in ("", "{}", "[]"):
+        (tmp_path / "trainer.json").write_text(content)
+        with pytest.raises(CheckpointError, match="trainer.json cannot be read"):
+            RunFolder.state(tmp_path)
+
+
+# --- metrics, summary ---------------------------------------------------------------------------------
+
+
+def test_a_last_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert folder.metrics() == []
+    folder.append_metrics({"iteration": 1, "reward/mean": 0.5})
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"iteration": 2, "rew')
+    assert folder.metrics() == [{"iteration": 1, "reward/mean": 0.5}]
+
+
+def test_figures_that_are_not_finite_are_null(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.append_metrics({"iteration": 1, "a": float("nan"), "b": float("inf"), "c": 1})
+    (line,) = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line, parse_constant=str) == {"iteration": 1, "a": None, "b": None, "c": 1}
+
+
+def test_what_will_be_played_again_is_forgotten(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for iteration in (0, 1, 2, 3):
+        folder.append_metrics({"iteration": iteration})
+        for split in ("train", "eval"):
+            path = file_path(tmp_path, iteration=iteration, split=split)
+            path.parent.mkdir(exist_ok=True)
+            path.touch()
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write('{"cut')
+    folder.forget_after(1)
+    assert [line["iteration"] for line in folder.metrics()] == [0, 1]
+    assert (tmp_path / "metrics.jsonl").read_text().endswith("}\n")
+    assert sorted(path.name for path in (tmp_path / "trajectories").iterdir()) == [
+        "000000-eval.parquet",
+        "000000-train.parquet",
+        "000001-eval.parquet",
+        "000001-train.parquet",
+    ]
+
+
+def test_the_summary_is_there_when_it_is_written(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    assert folder.summary() is None
+    folder.write_summary({"success_after": 0.5, "eval_tasks": 4})
+    assert folder.summary() == {"success_after": 0.5, "eval_tasks": 4}
+
+
+def test_writing_whole_leaves_nothing_aside(tmp_path: Path) -> None:
+    write_whole(tmp_path / "file", "old")
+    write_whole(tmp_path / "file", "new")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file", "new")]
