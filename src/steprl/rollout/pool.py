@@ -108,10 +108,8 @@ class Pool:
 
         ``label`` names the batch ("train-12"): uids derive from it, so it must be unique in the run.
         ``seed`` and the place in the batch decide everything that is drawn. A broken episode is a
-        trajectory with an `EpisodeError`.
-
-        Every episode plays a copy of its task, so an environment that writes into it changes nothing
-        for the other members of the group.
+        trajectory with an `EpisodeError`. Every episode has a copy of its task, so what an environment
+        writes into it is nobody else's.
 
         Raises:
             EnvError: every episode broke; the first error is shown last.
@@ -147,16 +145,12 @@ class Pool:
                 ]
         except* ConfigError as errors:
             raise errors.exceptions[0] from None
-        groups = [
-            TrajectoryGroup(
-                group_uid=f"{label}-{place}",
-                task_id=task.id,
-                trajectories=tuple(member.result() for member in members),
-            )
-            for place, (task, members) in enumerate(zip(tasks, running, strict=True))
+        played = [tuple(member.result() for member in members) for members in running]
+        _refuse_total_failure([trajectory for members in played for trajectory in members])
+        return [
+            TrajectoryGroup(group_uid=f"{label}-{place}", task_id=task.id, trajectories=members)
+            for place, (task, members) in enumerate(zip(tasks, played, strict=True))
         ]
-        _refuse_total_failure(groups)
-        return groups
 
     async def _episode(
         self, task: Task, content_hash: str, group_uid: str, session: EpisodeSession
@@ -192,8 +186,7 @@ class Pool:
         )
 
 
-def _refuse_total_failure(groups: Sequence[TrajectoryGroup]) -> None:
-    trajectories = [t for group in groups for t in group.trajectories]
+def _refuse_total_failure(trajectories: Sequence[Trajectory]) -> None:
     errors = [t.error for t in trajectories if t.error is not None]
     if errors and len(errors) == len(trajectories):
         first = errors[0]

@@ -130,16 +130,7 @@ class EpisodeSession:
         if self._drafts:
             last = self._drafts[-1]
             last.env_seconds = started - last.started - last.engine_seconds
-        self._asking = True
-        try:
-            completion = await self._engine.generate(
-                Prompt(ids=np.asarray(asked, dtype=np.int32)),
-                self._sampling,
-                session_id=self.uid,
-                seed=derive_seed(self._sampling_seed, len(self._drafts)),
-            )
-        finally:
-            self._asking = False
+        completion = await self._sampled(asked)
         action = self._renderer.parse(completion.ids.tolist(), completion.finish)
         self._drafts.append(
             _Draft(
@@ -177,6 +168,18 @@ class EpisodeSession:
     def steps(self, *, scored: bool = True) -> tuple[Step, ...]:
         """The record. Rewards are composed here, once; a broken episode is recorded unscored."""
         return tuple(self._finished(draft, scored) for draft in self._drafts)
+
+    async def _sampled(self, asked: tuple[int, ...]) -> Completion:
+        self._asking = True
+        try:
+            return await self._engine.generate(
+                Prompt(ids=np.asarray(asked, dtype=np.int32)),
+                self._sampling,
+                session_id=self.uid,
+                seed=derive_seed(self._sampling_seed, len(self._drafts)),
+            )
+        finally:
+            self._asking = False
 
     def _finished(self, draft: _Draft, scored: bool) -> Step:
         transition = draft.transition
