@@ -69,9 +69,9 @@ class WarmStart:
     seed: int = 0
     demos: int = 4000
     depths: tuple[int, ...] = (1, 2, 3, 4)
-    careless: float = 0.1
-    impatience: float = 1.0
-    steps: int = 600
+    careless: float = 0.12
+    impatience: float = 0.6
+    steps: int = 900
     batch: int = 16
     lr: float = 2e-3
     final_lr: float = 5e-4

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from steprl.envs.gsm8k import GSM8K
-from steprl.errors import TaskError
-from steprl.tasks.answers import extract_gold, numbers_equal
+from steprl.errors import ConfigError, TaskError
+from steprl.renderers.hermes import HermesFormat
+from steprl.tasks.answers import extract_gold, has_answer_line, numbers_equal
+from steprl.tools.calculator import calculator
 from steprl.types import Action, ToolCall
 
 SHARED = Path(os.environ.get("STEPRL_SHARED", Path(__file__).parents[3] / "shared"))
@@ -60,6 +62,31 @@ def test_an_episode_with_the_calculator(tmp_path, text, rewards):
     assert [message.role for message in opening] == ["system", "user"]
     assert calculated.feedback[0].content == "4"
     assert answered.terminated and answered.rewards == rewards
+
+
+def test_the_examples_show_what_the_calculator_and_the_checker_take(tmp_path):
+    (task,) = GSM8K.tasks(file_of(tmp_path, ROW))
+    opening = asyncio.run(GSM8K(examples=2).reset(task, seed=0))
+    assert opening[0].role == "system" and opening[-1].content == "Two and two? Use the calculator."
+    shown = opening[1:-1]
+    assert sum(message.role == "user" for message in shown) == 2
+    results = []
+    for message, following in zip(shown, opening[2:], strict=True):
+        calls = [parsed.call for parsed in HermesFormat().parse(message.content, "stop")]
+        if calls:
+            (call,) = calls
+            assert (following.role, following.name) == ("tool", call.name)
+            results.append(asyncio.run(calculator.run(call.arguments)))
+            assert following.content == results[-1]
+        elif message.role == "assistant":
+            assert has_answer_line(message.content) and numbers_equal(message.content, results[-1])
+    assert len(results) == 5
+
+
+@pytest.mark.parametrize("examples", [-1, 3])
+def test_more_examples_than_there_are_is_refused(examples):
+    with pytest.raises(ConfigError, match=f"examples must be 0 to 2, got {examples}"):
+        GSM8K(examples=examples)
 
 
 @pytest.mark.skipif(not (SHARED / "data/gsm8k").is_dir(), reason="needs the GSM8K files (STEPRL_SHARED)")

@@ -18,8 +18,6 @@ from steprl.types import Message
 _START = re.compile(r"The parcel starts at (\w+)\.")
 _FEE = re.compile(r"fee (\d+), (?:forwarded to (\w+)|delivered)")
 _NUMBER = re.compile(r"-?\d+")
-_FULL = 4
-"""Look-ups made after which ``impatience`` applies in full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,19 +25,23 @@ class Apprentice:
     """A scripted courier clerk who knows the procedure but is careless and impatient.
 
     With probability ``careless`` an action goes wrong: a look-up of the wrong place, a term of the sum
-    left out or misread, a result miscopied. Before look-up k ≥ 2 it gives up with probability
-    ``impatience · min(1, (k - 1) / 4)`` and adds up what it has, as if the parcel were delivered.
-    It never notices its own slips, only errors it is told of. Both 0: it always solves the task.
+    left out or misread, a result miscopied. After ``patience`` look-ups it gives up with probability
+    ``impatience`` and adds up what it has, as if the parcel were delivered; if it goes on, it goes on to
+    the end. It never notices its own slips, only errors it is told of. ``careless`` and ``impatience``
+    0: it always solves the task.
 
     What it does is a function of its seed and the messages alone, so episodes may run in any order;
     for several attempts at one task use several seeds.
     """
 
     seed: int
-    careless: float = 0.1
-    impatience: float = 0.5
+    careless: float = 0.12
+    impatience: float = 0.6
+    patience: int = 2
 
     def __post_init__(self) -> None:
+        if self.patience < 1:
+            raise ConfigError(f"Apprentice: patience is at least 1 look-up, got {self.patience}")
         for name in ("careless", "impatience"):
             value = getattr(self, name)
             if not 0.0 <= value <= 1.0:
@@ -60,7 +62,7 @@ class Apprentice:
             return _miscopied(results[-1], rng) if slips else results[-1]
         stops = [found for found in map(_FEE.fullmatch, told) if found]
         place = stops[-1][2] if stops else question
-        gives_up = len(stops) > 0 and rng.random() < self.impatience * min(1.0, len(stops) / _FULL)
+        gives_up = len(stops) == self.patience and rng.random() < self.impatience
         if place is not None and not gives_up:
             named = [question, *(found[2] for found in stops if found[2])]
             return _call("lookup", "place", _mixed_up(place, named, rng) if slips else place)

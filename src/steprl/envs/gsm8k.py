@@ -23,7 +23,7 @@ _WHERE = (
     "env.train=PATH env.eval=PATH; .xz and .gz are read as they are."
 )
 _ASK = " Use the calculator."
-"""Ends every question: a small model follows what stands right before its turn, little that stands earlier."""
+"""Ends every question: a small model follows what stands right before its turn, little else."""
 _WORKED = (
     (
         "Of 21 trees 15 are old. Each new tree costs 7 dollars. What did the new trees cost?",

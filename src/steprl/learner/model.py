@@ -100,8 +100,11 @@ def prepare(model: PreTrainedModel, *, gradient_checkpointing: bool) -> None:
 
     Dropout would make ρ ≠ 1 with fresh weights. Checkpointing layers only checkpoint in training
     mode, so they alone are put into it, with their own dropout at 0; what is inside them stays out.
+    Attention whose scores are capped (Gemma 2) runs eagerly: torch's fused attention leaves the cap out.
     """
     model.eval()
+    if getattr(model.config.get_text_config(), "attn_logit_softcapping", None) is not None:
+        model.set_attn_implementation("eager")
     if not gradient_checkpointing:
         return
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
