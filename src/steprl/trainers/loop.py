@@ -146,13 +146,14 @@ class Trainer:
         return metrics
 
     def save(self) -> Path:
-        """A checkpoint of this moment. It is also a model folder that ``from_pretrained`` reads."""
+        """A checkpoint of this moment, which is also a model folder that ``from_pretrained`` reads; and the
+        curves so far."""
 
         def save(folder: Path) -> None:
             self.parts.learner.save(str(folder))
             self.parts.player.renderer.save(str(folder))
 
-        return self.folder.checkpoint(
+        saved = self.folder.checkpoint(
             TrainerState(
                 iteration=self.iteration,
                 cursor=self.cursor.position,
@@ -161,6 +162,8 @@ class Trainer:
             ),
             save,
         )
+        self._draw()
+        return saved
 
     async def _resume(self) -> None:
         saved = self.folder.checkpoints()
@@ -258,7 +261,6 @@ class Trainer:
     async def _finish(self, writer: Writer) -> dict[str, Any]:
         after = await self._evaluate("after")
         self._record_evaluation(writer, after)
-        lines = self.folder.metrics()
         summary: dict[str, Any] = {
             "success_before": self.before.get("success"),
             "success_after": after.get("success"),
@@ -275,8 +277,11 @@ class Trainer:
             "model": self.recipe.model.path,
         }
         self.folder.write_summary(summary)
-        draw(lines, self.folder.path / "curves.png", title=self.recipe.name)
+        self._draw()
         return summary
+
+    def _draw(self) -> None:
+        draw(self.folder.metrics(), self.folder.path / "curves.png", title=self.recipe.name)
 
 
 def _learner_metrics(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
