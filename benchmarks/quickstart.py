@@ -72,14 +72,11 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         found = [one_seed(seed, args.threads, args.runs or scratch) for seed in args.seeds]
+    columns = ("seed", "success_before", "success_after", "greedy_before", "greedy_after", "iterations")
+    columns += ("train_seconds", "control_success", "control_greedy", "control_steps")
+    print("  ".join(columns))
     for figures in found:
-        print(
-            f"seed {figures['seed']}: success {figures['success_before']:.3f} -> {figures['success_after']:.3f}, "
-            f"greedy {figures['greedy_before']:.3f} -> {figures['greedy_after']:.3f}, "
-            f"{figures['iterations']} iterations in {figures['train_seconds']:.0f} s; control "
-            f"{figures['control_success']:.3f}, greedy {figures['control_greedy']:.3f} "
-            f"({figures['control_steps']:.0f} steps)"
-        )
+        print("  ".join(f"{figures[name]:{len(name)}.4g}" for name in columns))
     print(f"{platform.machine()}, {args.threads} threads, torch {torch.__version__}")
     if args.json is not None:
         args.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

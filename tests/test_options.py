@@ -56,6 +56,8 @@ OPTIONS = {
     "learner.weight_decay": "float",
     "learner.max_grad_norm": "float",
     "learner.warmup_steps": "int",
+    "learner.decay_steps": "int",
+    "learner.final_lr": "float",
     "learner.clip_low": "float",
     "learner.clip_high": "float",
     "learner.dual_clip": "float | None",

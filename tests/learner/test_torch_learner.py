@@ -207,6 +207,12 @@ def test_warm_up_counts_steps_that_were_taken() -> None:
     assert lrs == pytest.approx([2.5e-4, 5e-4, 5e-4, 5e-4, 7.5e-4, 1e-3, 1e-3])
 
 
+def test_after_warm_up_the_step_size_falls_to_its_final_value_and_stays() -> None:
+    policy = learner(lr=1e-3, warmup_steps=2, decay_steps=4, final_lr=2e-4)
+    lrs = [policy.update(batch_of(policy, ROWS, [1.0] * 3))["lr"] for _ in range(8)]
+    assert lrs == pytest.approx([5e-4, 1e-3, 1e-3, 8e-4, 6e-4, 4e-4, 2e-4, 2e-4])
+
+
 def test_long_gradients_are_cut_and_reported_as_they_were() -> None:
     moved = []
     for max_grad_norm in (float("inf"), 1e-9):

@@ -20,6 +20,9 @@ class LearnerConfig:
         weight_decay: decoupled weight decay, on all weights.
         max_grad_norm: gradients longer than this are scaled down to it.
         warmup_steps: optimiser steps until the full step size.
+        decay_steps: optimiser steps after that in which ``lr`` falls linearly to ``final_lr``, where it
+            stays; 0 keeps it constant.
+        final_lr: see ``decay_steps``.
         clip_low: ratios below ``1 − clip_low`` are clipped.
         clip_high: ratios above ``1 + clip_high`` are clipped.
         dual_clip: most loss per unit of negative advantage (arXiv:1912.09729); None is off.
@@ -36,6 +39,8 @@ class LearnerConfig:
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
     warmup_steps: int = 0
+    decay_steps: int = 0
+    final_lr: float = 0.0
     clip_low: float = 0.2
     clip_high: float = 0.2
     dual_clip: float | None = None
@@ -55,6 +60,8 @@ class LearnerConfig:
         _check("weight_decay", self.weight_decay, 0 <= self.weight_decay < infinity, "0 (off) or above")
         _check("max_grad_norm", self.max_grad_norm, self.max_grad_norm > 0, "above 0; inf never clips")
         _check("warmup_steps", self.warmup_steps, self.warmup_steps >= 0, "0 (off) or above")
+        _check("decay_steps", self.decay_steps, self.decay_steps >= 0, "0 (off) or above")
+        _check("final_lr", self.final_lr, 0 <= self.final_lr < infinity, "0 or above")
         _check("clip_low", self.clip_low, 0 < self.clip_low <= 1, "in (0, 1]")
         _check("clip_high", self.clip_high, self.clip_high > 0, "above 0")
         _check(

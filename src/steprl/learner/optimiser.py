@@ -39,9 +39,7 @@ class Optimiser:
         Returns:
             ``grad_norm`` before clipping, ``lr``, and 1 or 0 for ``optimiser_steps`` and ``skipped_steps``.
         """
-        lr = self._config.lr
-        if self.steps < self._config.warmup_steps:
-            lr *= (self.steps + 1) / self._config.warmup_steps
+        lr = self._lr()
         norm = torch.nn.utils.clip_grad_norm_(self._parameters, self._config.max_grad_norm).item()
         finite = math.isfinite(loss) and math.isfinite(norm)
         take = finite and norm > 0
@@ -57,6 +55,16 @@ class Optimiser:
             "optimiser_steps": float(take),
             "skipped_steps": float(not finite),
         }
+
+    def _lr(self) -> float:
+        """Step size of the next step: warm-up, then the way down to ``final_lr``, both linear."""
+        config = self._config
+        if self.steps < config.warmup_steps:
+            return config.lr * (self.steps + 1) / config.warmup_steps
+        if config.decay_steps == 0:
+            return config.lr
+        gone = min(1.0, (self.steps - config.warmup_steps) / config.decay_steps)
+        return config.lr + gone * (config.final_lr - config.lr)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs to continue bit for bit."""

@@ -8,11 +8,11 @@ from typing import Any
 
 PANELS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ("success", (("reward/success_share", "training"), ("eval/success", "evaluation"))),
-    ("reward", (("reward/mean", "training"),)),
+    ("reward", (("reward/mean", "training"), ("eval/reward", "evaluation"))),
     ("steps per episode", (("episode/steps", "mean"),)),
     ("tokens per action", (("step/action_tokens", "mean"),)),
     (
-        "share",
+        "shares",
         (
             ("groups/zero_variance_share", "zero-variance groups"),
             ("calls/malformed_share", "malformed calls"),
@@ -26,11 +26,14 @@ def draw(metrics: Sequence[Mapping[str, Any]], path: Path, *, title: str) -> Non
     """Write a PNG with one panel per figure, against iterations."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(11, 6), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title)
-    for axis, (name, lines) in zip(figure.subplots(2, 3).flat, PANELS, strict=True):
+    # one range of iterations for all, so that what happens at one time stands at one place
+    axes = figure.subplots(2, 3, sharex=True)
+    for axis, (name, lines) in zip(axes.flat, PANELS, strict=True):
         drawn = 0
         for key, label in lines:
             points = [(line["iteration"], line[key]) for line in metrics if line.get(key) is not None]
@@ -40,9 +43,12 @@ def draw(metrics: Sequence[Mapping[str, Any]], path: Path, *, title: str) -> Non
                 drawn += 1
         axis.set_title(name, fontsize=10)
         axis.set_xlabel("iteration", fontsize=8)
+        axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axis.tick_params(labelsize=8, labelbottom=True)
+        axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.3)
-        if name in ("success", "share"):
+        if name in ("success", "shares"):
             axis.set_ylim(-0.03, 1.03)
         if drawn > 1:
-            axis.legend(fontsize=8)
+            axis.legend(fontsize=8, framealpha=0.6)
     figure.savefig(path)
