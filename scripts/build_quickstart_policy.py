@@ -39,12 +39,16 @@ from steprl.trainers.evaluate import evaluate
 from steprl.types import Row, Sampling
 from steprl.weights.source import FullWeights
 
+# ChatML with tools. They are listed in short, since a prompt is read by every step of every episode.
 CHAT_TEMPLATE = """\
 {%- if tools %}
     {{- '<|im_start|>system\\n' }}
     {%- if messages[0].role == 'system' %}{{- messages[0].content + '\\n' }}{%- endif %}
     {{- '<tools>\\n' }}
-    {%- for tool in tools %}{{- (tool | tojson) + '\\n' }}{%- endfor %}
+    {%- for tool in tools %}
+        {%- set about = tool.function %}
+        {{- about.name + '(' + about.parameters.properties | join(', ') + '): ' + about.description + '\\n' }}
+    {%- endfor %}
     {{- '</tools><|im_end|>\\n' }}
 {%- elif messages[0].role == 'system' %}
     {{- '<|im_start|>system\\n' + messages[0].content + '<|im_end|>\\n' }}
@@ -63,14 +67,14 @@ class WarmStart:
     """The demonstrations, and how the policy imitates them.
 
     Depth 4 is left out: evaluation has it, and no demonstration shows it. The demonstrator slips in one
-    action of seven and gives up after two look-ups more often than not, and so will the policy.
+    action of eight and gives up after two look-ups more often than not, and so will the policy.
     """
 
     seed: int = 0
     demos: int = 4000
-    depths: tuple[int, ...] = (1, 2, 3, 5)
-    careless: float = 0.15
-    impatience: float = 0.65
+    depths: tuple[int, ...] = (1, 2, 3, 5, 5)
+    careless: float = 0.13
+    impatience: float = 0.6
     steps: int = 1100
     batch: int = 16
     lr: float = 2e-3
