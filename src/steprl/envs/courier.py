@@ -33,8 +33,9 @@ DECOYS = 3
 """Places of every task that lie off the parcel's way; looking them up works."""
 
 Split = Literal["train", "eval"]
+
 Stop = tuple[int, str | None]
-"""A place's fee and where it forwards the parcel; None where the parcel is delivered."""
+"""A place's fee (0: none) and where it forwards the parcel; None where the parcel is delivered."""
 
 _SIZES: Mapping[Split, int] = {"train": 4096, "eval": 240}
 _TRAINED_DEPTHS = (1, 2, 3, 4, 5, 3, 4, 5)
@@ -67,7 +68,8 @@ class Courier(ToolEnv):
             raise ToolError(f"unknown place '{place}'")
         self.seen.add(place)
         fee, onward = self.graph[place]
-        return f"fee {fee}, delivered" if onward is None else f"fee {fee}, forwarded to {onward}"
+        charged = f"fee {fee}" if fee else "no fee"
+        return f"{charged}, delivered" if onward is None else f"{charged}, forwarded to {onward}"
 
     tools = (lookup, calculator)
 
@@ -114,12 +116,15 @@ def _draw(rng: Random, depth: int) -> Task:
     places = rng.sample(PLACES, depth + DECOYS)
     way, decoys = places[:depth], places[depth:]
     graph: dict[str, Stop] = {}
+    # Whoever stops early misses a fee: the last place always charges, and one more at most.
+    early, last = rng.sample(range(1, 10), 2)
+    fees = {rng.choice(way): early, way[-1]: last}
     for place, onward in zip(way, [*way[1:], None], strict=True):
-        graph[place] = (rng.randint(1, 9), onward)
+        graph[place] = (fees.get(place, 0), onward)
     total = sum(fee for fee, _ in graph.values())
     for place in decoys:
         others = [other for other in places if other != place]
-        graph[place] = (rng.randint(1, 9), rng.choice([*others, None]))
+        graph[place] = (rng.randint(0, 9), rng.choice([*others, None]))
     return Task(
         id="",
         prompt=f"The parcel starts at {way[0]}. What is the total fee?",

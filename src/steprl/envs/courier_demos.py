@@ -16,7 +16,7 @@ from steprl.errors import ConfigError, EnvError
 from steprl.types import Message
 
 _START = re.compile(r"The parcel starts at (\w+)\.")
-_FEE = re.compile(r"fee (\d+), (?:forwarded to (\w+)|delivered)")
+_STOP = re.compile(r"(?:fee (\d+)|no fee), (?:forwarded to (\w+)|delivered)")
 _NUMBER = re.compile(r"-?\d+")
 
 
@@ -60,13 +60,13 @@ class Apprentice:
         results = [text for text in told if _NUMBER.fullmatch(text)]
         if results:
             return _miscopied(results[-1], rng) if slips else results[-1]
-        stops = [found for found in map(_FEE.fullmatch, told) if found]
+        stops = [found for found in map(_STOP.fullmatch, told) if found]
         place = stops[-1][2] if stops else question
         gives_up = len(stops) == self.patience and rng.random() < self.impatience
         if place is not None and not gives_up:
             named = [question, *(found[2] for found in stops if found[2])]
             return _call("lookup", "place", _mixed_up(place, named, rng) if slips else place)
-        terms = [int(found[1]) for found in stops]
+        terms = [int(found[1]) for found in stops if found[1]] or [0]
         return _call("calculator", "expression", "+".join(map(str, _misread(terms, rng) if slips else terms)))
 
 
