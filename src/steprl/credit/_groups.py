@@ -21,6 +21,7 @@ from steprl.types import (
     StepKey,
     Trajectory,
     TrajectoryGroup,
+    equal_rewards,
 )
 
 
@@ -76,7 +77,7 @@ class GroupEstimator(ABC):
             [self.truncated_in_statistics or not _truncated(t) for t in members], dtype=bool
         )
         # Equality is tested on the rewards: a float residue of their mean is not signal.
-        if compared_N.sum() < 2 or equal(rewards_N):
+        if compared_N.sum() < 2 or equal_rewards(rewards_N.tolist()):
             advantages_N = np.zeros_like(rewards_N)
         else:
             advantages_N = self.advantages(rewards_N, compared_N)
@@ -85,11 +86,6 @@ class GroupEstimator(ABC):
             for trajectory, advantage in zip(members, advantages_N.tolist(), strict=True)
             if self.truncated_in_loss or not _truncated(trajectory)
         }
-
-
-def equal(rewards: Doubles) -> bool:
-    """True when all rewards are the same number."""
-    return bool((rewards == rewards[0]).all())
 
 
 def check_group_size(estimator: Estimator, group_size: int) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from steprl.credit._groups import GroupEstimator, equal
-from steprl.types import Bools, Doubles
+from steprl.credit._groups import GroupEstimator
+from steprl.types import Bools, Doubles, equal_rewards
 
 EPSILON = 1e-6
 
@@ -22,7 +22,7 @@ class Grpo(GroupEstimator):
 
     def advantages(self, rewards_N: Doubles, compared_N: Bools) -> Doubles:
         compared = rewards_N[compared_N]
-        if equal(compared):
+        if equal_rewards(compared.tolist()):
             # Only trajectories outside the statistics differ: there is no spread to measure them by.
             return np.zeros_like(rewards_N)
         advantages_N: Doubles = (rewards_N - compared.mean()) / (compared.std(ddof=1) + EPSILON)

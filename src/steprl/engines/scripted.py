@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +18,12 @@ Reply = str | Sequence[int]
 Script = Sequence[Reply] | Callable[[str, int], Reply]
 """Replies in order, or ``script(prompt_text, turn) -> reply``: the decoded prompt and how often this session
 has asked before."""
+
+
+@dataclass(slots=True, eq=False)
+class _Request:
+    session_id: str
+    aborted: bool = False
 
 
 class ScriptedEngine:
@@ -47,7 +54,7 @@ class ScriptedEngine:
         self._decode = decode
         self._latency = latency
         self._turns: dict[str, int] = {}
-        self._aborted: set[str] = set()
+        self._in_flight: list[_Request] = []
 
     async def generate(self, prompt: Prompt, sampling: Sampling, *, session_id: str, seed: int) -> Completion:
         """The script's next reply for this session, cut at ``max_tokens``.
@@ -61,7 +68,12 @@ class ScriptedEngine:
             )
         turn = self._turns.get(session_id, 0)
         self._turns[session_id] = turn + 1
-        await asyncio.sleep(self._latency)
+        request = _Request(session_id)
+        self._in_flight.append(request)
+        try:
+            await asyncio.sleep(self._latency)
+        finally:
+            self._in_flight.remove(request)
         if callable(self._script):
             reply = self._script(self._decode(prompt.ids.tolist()), turn)
         elif turn < len(self._script):
@@ -73,23 +85,23 @@ class ScriptedEngine:
         else:
             ids = list(reply)
         room = min(sampling.max_tokens, self.max_context - len(prompt.ids))
-        aborted = session_id in self._aborted
-        cut = [] if aborted else ids[:room]
+        cut = [] if request.aborted else ids[:room]
         return Completion(
             ids=np.asarray(cut, dtype=np.int32),
             logprobs=np.zeros(len(cut), dtype=np.float32),
             policy_versions=np.full(len(cut), self.version, dtype=np.int32),
-            finish="abort" if aborted else "length" if len(cut) < len(ids) else "stop",
+            finish="abort" if request.aborted else "length" if len(cut) < len(ids) else "stop",
         )
 
     async def abort(self, session_id: str) -> None:
-        """The session's request in flight, and any later one, returns empty with finish "abort"."""
-        self._aborted.add(session_id)
+        """The session's requests in flight return empty with finish "abort"; later ones are played."""
+        for request in self._in_flight:
+            if request.session_id == session_id:
+                request.aborted = True
 
     def release(self, session_id: str) -> None:
         """Forget the session's turn."""
         self._turns.pop(session_id, None)
-        self._aborted.discard(session_id)
 
     async def sync(self, source: WeightSource, version: int) -> None:
         """A script has no weights; its tokens carry the new version all the same."""

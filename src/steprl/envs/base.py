@@ -18,8 +18,8 @@ class Env(ABC):
     """What an agent acts in. Subclass it, or ``ToolEnv``, which does the tool calling.
 
     ``tools`` are those the agent is told about. ``reward_range`` are the least and the greatest
-    total reward of an episode before weights; an agent that breaks the environment gets the least,
-    so that crashing is never a way out.
+    total reward of an episode before weights. An episode whose environment raises is recorded as an
+    error on its trajectory, without a reward, and kept out of loss and statistics.
     """
 
     tools: Sequence[Tool] = ()

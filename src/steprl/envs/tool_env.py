@@ -30,7 +30,7 @@ class ToolEnv(Env):
 
     ``tools`` may be functions and methods made with ``@tool``. The calls of one action run
     concurrently, except that methods, which share the episode's state, run one after the other in the
-    order of the calls; so the same calls always give the same state.
+    order of the calls; so the same calls always give the same state. All of them end before the step does.
     """
 
     system_prompt: str = ""
@@ -125,7 +125,11 @@ class ToolEnv(Env):
     async def _run_calls(self, calls: Sequence[ToolCall | MalformedCall]) -> tuple[Message, ...]:
         tools = _by_name(type(self).__name__, self.tools)
         in_order = asyncio.Lock()  # fair: whoever asks first, the earlier call, gets it first
-        return tuple(await asyncio.gather(*(self._result(call, tools, in_order) for call in calls)))
+        results = await asyncio.gather(
+            *(self._result(call, tools, in_order) for call in calls), return_exceptions=True
+        )
+        # Raised when all are done: a call that outlives the step would act on a closed environment.
+        return tuple(_unbroken(result) for result in results)
 
     async def _result(
         self, call: ToolCall | MalformedCall, tools: Mapping[str, Tool], in_order: asyncio.Lock
@@ -174,6 +178,12 @@ def _by_name(owner: str, tools: Sequence[Tool]) -> dict[str, Tool]:
             )
         named[entry.name] = entry
     return named
+
+
+def _unbroken(result: Message | BaseException) -> Message:
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
 
 async def _settled(value: Any) -> Any:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,8 @@ _TOO_DEEP = f"the JSON is nested too deeply: at most {_DEEPEST} levels"
 _TAG = re.compile(f"{OPEN}|{THINK}|{END_THINK}")
 _TRAILING_COMMA = re.compile(r",\s*[}\]]")
 _CONTROL = tuple(map(chr, range(32)))  # not allowed in a JSON string, so the mistake came before a cut
+_PYTHON = re.compile(r"True\b|False\b|None\b")
+_INK = re.compile(r"\S")
 _BLANK = re.compile(r"[ \t\n\r]*")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*(?:(?P<closed>")|\\?\Z)', re.DOTALL)
 
@@ -46,7 +49,7 @@ class HermesFormat:
     def parse(self, text: str, finish: Finish) -> tuple[ParsedCall, ...]:
         """Every call outside of thinking, in order. Takes any text."""
         found: list[ParsedCall] = []
-        at = 0
+        at = number = 0
         while (tag := _TAG.search(text, at)) is not None:
             at = tag.end()
             if tag.group() == THINK:
@@ -56,9 +59,10 @@ class HermesFormat:
                 at = end + len(END_THINK)
             elif tag.group() == END_THINK:
                 found.clear()
+                number = 0
             else:
-                number = sum(isinstance(parsed.call, ToolCall) for parsed in found)
                 found.append(_read(text, tag.start(), finish, f"call_{number}"))
+                number += isinstance(found[-1].call, ToolCall)
                 at = found[-1].end
         return tuple(found)
 
@@ -109,8 +113,8 @@ def _decoder(fault: Callable[[str], None]) -> json.JSONDecoder:
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         value = dict(items)
         if len(value) < len(items):
-            keys = [key for key, _ in items]
-            twice = next(key for key in keys if keys.count(key) > 1)
+            counts = Counter(key for key, _ in items)
+            twice = next(key for key, count in counts.items() if count > 1)
             fault(f"the key {twice!r} stands twice in one object")
         return value
 
@@ -165,28 +169,32 @@ def _objection(value: Any) -> str:
 def _broken(text: str, start: int, body: int, error: json.JSONDecodeError, finish: Finish) -> ParsedCall:
     """A call whose JSON stops making sense at ``error.pos``."""
     at, ran_out = error.pos, False
-    for string in _STRING.finditer(text, body):
-        if string.start() > error.pos:
-            break
+    scanned = body
+    # quotes are looked for up to the mistake only: what follows is scanned by the calls in there
+    while (quote := text.find('"', scanned, error.pos + 1)) >= 0:
+        string = _STRING.match(text, quote)
+        assert string is not None  # a quote always opens one
+        scanned = string.end()
         if error.pos < string.end():  # tags count again from the string in which the JSON broke
             at = string.start()
             ran_out = string["closed"] is None and not text.startswith(_CONTROL, error.pos)
     if finish != "stop" and ran_out:
         return ParsedCall(MalformedCall(raw=text[start:], reason=_CUT[finish]), start, len(text))
     prose = error.pos == body and text[body : body + 1] not in tuple("{['\"")
-    reason = f"{_explain(text, error.pos, error.msg)}. Write {_EXAMPLE}"
+    reason = f"{_explain(text, body, error)}. Write {_EXAMPLE}"
     return _malformed(text, start, at, _ENDS_WHOLE if prose else _ENDS_BROKEN, reason, finish)
 
 
-def _explain(text: str, at: int, message: str) -> str:
-    if at >= len(text.rstrip()):
+def _explain(text: str, body: int, error: json.JSONDecodeError) -> str:
+    at, message = error.pos, error.msg
+    if _INK.search(text, at) is None:
         return "the JSON ends too early"
     if text.startswith(CLOSE, at):
         return f"the JSON is not finished before {CLOSE}: a brace or bracket is missing"
-    comma = _TRAILING_COMMA.match(text, max(text.rfind(",", 0, at + 1), 0))
+    comma = _TRAILING_COMMA.match(text, max(text.rfind(",", body, at + 1), body))
     if comma is not None and comma.end() > at:
         return "the JSON has a trailing comma: no comma before a closing brace or bracket"
-    if text[at] == "'" or re.match(r"True\b|False\b|None\b", text[at:]):
+    if text[at] == "'" or _PYTHON.match(text, at):
         return "this is a Python literal, not JSON: use double quotes, true, false, null"
     if message.startswith("Invalid control character"):
         return "a string holds a raw line break or control character: write \\n"

@@ -163,8 +163,13 @@ class Pool:
             steps = session.steps()
         except ConfigError:
             raise
-        except Exception as broken:
-            # The boundary between an episode and the run: whatever broke becomes a value.
+        except (Exception, SystemExit, asyncio.CancelledError) as broken:
+            # The boundary between an episode and the run: whatever broke becomes a value. A cancellation
+            # that nobody asked this task for leaked out of the episode; any other is the run's own.
+            playing = asyncio.current_task()
+            assert playing is not None
+            if isinstance(broken, asyncio.CancelledError) and playing.cancelling():
+                raise
             error = EpisodeError(
                 kind=type(broken).__name__, message=str(broken), traceback=traceback.format_exc()
             )

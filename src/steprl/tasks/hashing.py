@@ -1,6 +1,6 @@
 """The content hash of a task: the same problem has the same hash, whatever its id, file or key order.
 
-It keeps training and evaluation sets apart and names tasks that came without an id.
+It says of every recorded trajectory which problem it solved, and names tasks that came without an id.
 """
 
 from __future__ import annotations

@@ -114,14 +114,29 @@ class Tool:
         )
 
 
+def _cancelled() -> bool:
+    """Whether someone cancelled the running task; in a thread without a loop nobody can."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return False
+    return task is not None and task.cancelling() > 0
+
+
 @contextmanager
 def _told() -> Iterator[None]:
-    """Turn what a tool's function raises into what the agent is told, without the traceback."""
+    """Turn what a tool's function raises into what the agent is told, without the traceback.
+
+    A function that exits (argparse does) or trips over a task that it cancelled itself has failed like
+    any other; only when the call was cancelled from outside does the cancellation go on.
+    """
     try:
         yield
     except (EnvError, ToolError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError) and _cancelled():
+            raise
         raise ToolError(f"{type(error).__name__}: {error}") from error
 
 

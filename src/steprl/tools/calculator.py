@@ -26,6 +26,7 @@ _ADVICE = {
     "^": "Powers are written **",
     ",": "Commas may only group thousands, as in 1,234",
 }
+_REMAINDER = "% is the remainder of a division; write 5% as 5/100"
 _BINARY: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -51,11 +52,15 @@ def calculator(expression: str) -> str:
     if strange:
         advice = _ADVICE.get(strange[0], "Use numbers and + - * / // % ** ( ) only")
         raise ToolError(f"cannot read {strange[0]!r} in {shown}. {advice}.")
+    if re.search(r"% *[+-]", source):  # more likely 10% + 5 than the remainder by a signed number
+        raise ToolError(f"cannot read {shown}: a sign follows %. {_REMAINDER}; a signed divisor as 7%(-5).")
     try:
         tree = ast.parse(source, mode="eval")
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else "too deeply nested"
-        remainder = ". % is the remainder of a division; write 5% as 5/100" if "%" in source else ""
+        if reason.startswith("leading zeros"):
+            reason = "a number starts with 0. Leave out leading zeros"  # Python's advice is octal
+        remainder = f". {_REMAINDER}" if "%" in source else ""
         raise ToolError(f"cannot read {shown}: {reason}{remainder}") from None
     try:
         return _written(_value(tree.body, source))
@@ -65,6 +70,8 @@ def calculator(expression: str) -> str:
 
 def _value(node: ast.expr, source: str) -> Fraction:
     if isinstance(node, ast.Constant):
+        if isinstance(node.value, type(...)):
+            raise ToolError("'...' is not a number. Write the numbers out.")
         # from the digits as written: the parser's float would already be rounded
         return _bounded(Fraction(source[node.col_offset : node.end_col_offset]))
     if isinstance(node, ast.UnaryOp):
@@ -97,9 +104,9 @@ def _bounded(value: Fraction) -> Fraction:
 
 
 def _written(value: Fraction) -> str:
-    """Exact when six decimals are enough, otherwise rounded to them; tiny numbers as 1.5e-09."""
+    """Exact when six decimals are enough, else rounded to them; below 0.001 to six digits, as in 1.5e-09."""
     millionths = round(value * 10**6)
-    if millionths == 0 and value != 0:
+    if abs(value) < Fraction(1, 1000) and millionths != value * 10**6:
         return f"{float(value):.6g}"
     whole, rest = divmod(abs(millionths), 10**6)
     sign = "-" if millionths < 0 else ""

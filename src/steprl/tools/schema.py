@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from steprl.errors import ConfigError, ToolError, unknown
 
 _SECTION = re.compile(r"(Args|Arguments|Returns|Yields|Raises|Examples?|Notes?):\s*")
 _ENTRY = re.compile(r"(\w+)\s*(?:\([^)]*\))?:\s*(.*)")
+_REMARK = re.compile(r"Notes?|Warnings?|Examples?|Tips?|Hints?|Important|Caution")
 _SHOWN = 80  # characters of a wrong value that are repeated to the agent
 
 
@@ -45,7 +46,7 @@ class Arguments:
         try:
             validated = self.model.model_validate_json(json.dumps(dict(arguments)))
         except ValidationError as error:
-            problems = "; ".join(self._problem(detail) for detail in error.errors(include_url=False))
+            problems = "; ".join(self._problem(detail, arguments) for detail in error.errors(include_url=False))
             raise ToolError(f"{tool}: {problems}. {self._expected()}") from None
         except (TypeError, ValueError) as error:
             raise ToolError(f"{tool}: the arguments are not JSON: {error}. {self._expected()}") from None
@@ -53,8 +54,8 @@ class Arguments:
         fields = enumerate(self.names)
         return {name: getattr(validated, _field(i)) for i, name in fields if _field(i) in given}
 
-    def _problem(self, detail: ErrorDetails) -> str:
-        name = ".".join(str(part) for part in detail["loc"])
+    def _problem(self, detail: ErrorDetails, arguments: Mapping[str, Any]) -> str:
+        name = ".".join(_path(detail, arguments))
         if detail["type"] == "missing":
             return f"argument '{name}' is missing"
         if detail["type"] == "extra_forbidden":
@@ -69,9 +70,9 @@ class Arguments:
         return f"{subject}: {message}, got {shown}"
 
     def _expected(self) -> str:
-        required = self.schema.get("required", ())
+        required, defined = self.schema.get("required", ()), self.schema.get("$defs", {})
         shapes = (
-            f"{name} ({_kind(property)}{'' if name in required else ', optional'})"
+            f"{name} ({_kind(property, defined)}{'' if name in required else ', optional'})"
             for name, property in self.schema["properties"].items()
         )
         return f"Arguments: {', '.join(shapes)}." if self.names else "It takes no arguments."
@@ -110,7 +111,12 @@ def arguments_of(function: Callable[..., Any], name: str, described: Mapping[str
 
 
 def read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
-    """The description before the first section, and the entries of a Google-style ``Args:`` section."""
+    """The description before the first section, and the entries of a Google-style ``Args:`` section.
+
+    There a line that is not indented ends the section, and ``Note: …`` goes on with the entry before it,
+    unless a parameter is called so.
+    """
+    parameters = inspect.signature(function).parameters
     lines = inspect.cleandoc(function.__doc__ or "").splitlines()
     description: list[str] = []
     entries: dict[str, str] = {}
@@ -125,9 +131,12 @@ def read_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
             description.append(line)
         elif section in ("Args", "Arguments") and line.strip():
             indent = len(line) - len(line.lstrip())
+            if indent < margin and indent == 0:  # prose after the entries
+                section = "prose"
+                continue
             margin = margin or indent
             found = _ENTRY.fullmatch(line.strip()) if indent <= margin else None
-            if found:
+            if found and not (_REMARK.fullmatch(found[1]) and found[1] not in parameters):
                 entry = found[1]
                 entries[entry] = found[2]
             elif entry:
@@ -167,12 +176,29 @@ def _field(index: int) -> str:
     return f"argument_{index}"
 
 
-def _kind(property: Mapping[str, Any]) -> str:
-    """A property's type in a word or two, for error texts."""
+def _path(detail: ErrorDetails, arguments: Any) -> list[str]:
+    """Where in the arguments a problem lies, without the types that pydantic tried in between."""
+    path: list[str] = []
+    inner = arguments
+    for part in detail["loc"]:
+        if isinstance(inner, Mapping) and part in inner:
+            inner = inner[str(part)]
+        elif isinstance(inner, Sequence) and isinstance(part, int):
+            inner = inner[part]
+        elif detail["type"] != "missing" or part != detail["loc"][-1]:
+            continue
+        path.append(str(part))
+    return path
+
+
+def _kind(property: Mapping[str, Any], defined: Mapping[str, Any]) -> str:
+    """A property's type in a word or two, for error texts; ``defined`` is what a ``$ref`` points into."""
+    if "$ref" in property:
+        return _kind(defined[property["$ref"].removeprefix("#/$defs/")], defined)
     if "enum" in property:
         return "one of " + ", ".join(json.dumps(value) for value in property["enum"])
     if "const" in property:
         return json.dumps(property["const"])
     if "anyOf" in property:
-        return " or ".join(_kind(option) for option in property["anyOf"])
-    return str(property.get("type", "object" if "$ref" in property else "any"))
+        return " or ".join(_kind(option, defined) for option in property["anyOf"])
+    return str(property.get("type", "any"))

@@ -37,7 +37,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from steprl.trajectory.tokens import common_prefix, step_ids
-from steprl.types import MalformedCall, Step, StopReason, Trajectory, TrajectoryGroup
+from steprl.types import MalformedCall, Step, StopReason, Trajectory, TrajectoryGroup, equal_rewards
 
 OUTCOME = "outcome"
 """The reward component that says whether the task was solved."""
@@ -142,7 +142,7 @@ def _groups(groups: Sequence[TrajectoryGroup]) -> Figures:
         returns = [trajectory.reward for trajectory in counted if trajectory.reward is not None]
         if len(returns) >= 2:
             # equality of the rewards, not of a spread that float residue keeps above 0
-            flat.append(float(len(set(returns)) == 1))
+            flat.append(float(equal_rewards(returns)))
     yield from _mean("groups/zero_variance_share", flat)
 
 

@@ -142,12 +142,9 @@ class Trajectory:
     @property
     def reward(self) -> float | None:
         """``R_i``: sum of the step rewards; None when a step could not be scored."""
-        total = 0.0
-        for step in self.steps:
-            if step.reward is None:
-                return None
-            total += step.reward
-        return total
+        rewards = [step.reward for step in self.steps if step.reward is not None]
+        # rounded once: the same rewards in another order are the same sum
+        return math.fsum(rewards) if len(rewards) == len(self.steps) else None
 
     def key(self, step: int) -> StepKey:
         """The name of one of its steps."""
@@ -172,3 +169,13 @@ class TrajectoryGroup:
         uids = [trajectory.uid for trajectory in self.trajectories]
         if len(set(uids)) != len(uids):
             raise ValueError(f"group {self.group_uid} holds a trajectory twice")
+
+
+def equal_rewards(rewards: Sequence[float]) -> bool:
+    """True when all rewards are the same number, up to float residue; at least one is given.
+
+    Sums of the same decimals may differ in their last bits, which is no difference that a policy made:
+    1e-12 of the greatest magnitude, or of 1 when all are smaller, is no difference.
+    """
+    least, greatest = min(rewards), max(rewards)
+    return greatest - least <= 1e-12 * max(1.0, abs(least), abs(greatest))
