@@ -30,7 +30,7 @@ OPTIONS = {
     "context.args": "dict[str, typing.Any]",
     "engine.id": "str",
     "engine.slots": "int",
-    "engine.max_context": "int",
+    "engine.max_context": "int | None",
     "engine.prefill_tokens": "int",
     "engine.dtype": "typing.Literal['float32', 'bfloat16']",
     "engine.args": "dict[str, typing.Any]",
@@ -166,9 +166,9 @@ def test_what_no_option_can_be_is_refused() -> None:
         ("evaluation.temperature=0", "evaluation.temperature must be a number above 0, got 0.0"),
         ("evaluation.temperature=nan", "evaluation.temperature must be a number above 0, got nan"),
         ("threads=0", "threads must be at least 1, got 0"),
-        ("name=a/b", "name must be a plain folder name, got 'a/b'"),
-        ("name=..", "name must be a plain folder name, got '..'"),
-        ("name=", "name must be a plain folder name, got ''"),
+        ("name=a/b", "not beginning with '.'; got 'a/b'"),
+        ("name=..", "not beginning with '.'; got '..'"),
+        ("name=", "not beginning with '.'; got ''"),
     ],
 )
 def test_a_value_out_of_range_says_what_is_allowed(assignment: str, message: str) -> None:

@@ -13,8 +13,10 @@ from training import DICE, recipe_of, run
 
 from steprl.cli import main
 from steprl.config import to_toml
+from steprl.trainers.given import Given
 from steprl.trainers.run_folder import RunFolder
 from steprl.trajectory.store import read
+from steprl.types import Task
 
 
 @pytest.fixture(scope="module")
@@ -261,3 +263,12 @@ def test_a_tool_is_called_as_an_agent_would(steprl: Terminal) -> None:
 )
 def test_a_call_that_cannot_work_is_told(steprl: Terminal, arguments: list[str], message: str) -> None:
     assert message in steprl.refused("tool", "call", *arguments)
+
+
+def test_what_looks_like_markup_is_shown_as_it_is(steprl: Terminal, tiny_policy: str, tmp_path: Path) -> None:
+    given = Given(train_tasks=[Task(id="[/INST]", answer="1"), Task(id="[red]", answer="1")])
+    recipe = recipe_of(DICE, tiny_policy, tmp_path, "train.iterations=1", "evaluation.tasks=0")
+    run(recipe, given=given)
+    code, shown, _ = steprl("show", tmp_path / "run", "--list")
+    assert code == 0 and "[/INST]" in shown and "[red]" in shown
+    assert "Continue it from Python" in steprl.refused("train", "--resume", tmp_path / "run")

@@ -186,3 +186,10 @@ def test_an_estimator_without_groups_may_have_any_size() -> None:
 def test_estimators_by_name(name: str, estimator: type) -> None:
     assert resolve("estimator", name) is estimator
     assert isinstance(estimator(), Estimator)
+
+
+@each_estimator
+def test_float_residue_of_equal_rewards_is_no_signal(estimator: type[Estimator]) -> None:
+    a, b, c = rewarded("a", -0.3), rewarded("b", -0.1 - 0.2), rewarded("c", -0.3)
+    assert a.reward != b.reward
+    assert set(scalars(credit(estimator(), a, b, c)).values()) == {0.0}

@@ -305,7 +305,7 @@ def test_tasks_come_from_a_file_unless_overridden(tmp_path):
     path = tmp_path / "pairs.jsonl"
     path.write_text(json.dumps({"id": "1", "prompt": "p", "answer": "a"}))
     assert Compare.tasks(str(path)) == [Task(id="1", prompt="p", answer="a")]
-    with pytest.raises(TaskError, match="no task file"):
+    with pytest.raises(TaskError, match="has no task set.*absent.jsonl.*env.train=PATH"):
         Env.tasks(str(tmp_path / "absent.jsonl"))
 
 
@@ -315,3 +315,33 @@ def test_writing_an_environment_imports_no_torch():
         "sys.exit(any(name in sys.modules for name in ('torch', 'transformers')))"
     )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_no_call_outlives_a_step_that_broke():
+    log = []
+
+    @tool
+    def breaks() -> str:
+        """Break."""
+        raise EnvError("gone")
+
+    @tool
+    async def slow() -> str:
+        """Take a while."""
+        await asyncio.sleep(0.01)
+        log.append("done")
+        return "done"
+
+    class Breaks(Compare):
+        tools = [breaks, slow]
+
+    async def play():
+        env = Breaks()
+        await env.reset(TASK, seed=0)
+        with pytest.raises(EnvError, match="gone"):
+            await env.step(says("", call("breaks"), call("slow", id="d")))
+        log.append("closed")
+        await asyncio.sleep(0.03)
+
+    asyncio.run(play())
+    assert log == ["done", "closed"]

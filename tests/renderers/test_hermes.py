@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -266,3 +267,33 @@ def test_no_text_makes_it_raise_and_spans_are_in_order(text: str, finish: str) -
         else:
             assert parsed.call.raw == written
             assert parsed.call.reason
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "<tool_call>",
+        "<tool_call>x",
+        '<tool_call>{"name": "f", "arguments": {}}</tool_call>',
+        "<tool_call>{'a': 1}</tool_call>",
+        '<tool_call>{"a": }</tool_call>\n',
+    ],
+)
+def test_many_calls_are_read_in_a_moment(unit: str) -> None:
+    started = time.process_time()
+    parsed = parse(unit * 8_000)
+    assert time.process_time() - started < 4
+    assert len(parsed) == 8_000
+
+
+def test_calls_are_numbered_from_the_last_thought_on() -> None:
+    text = f"{GOOD}{GOOD}</think>{GOOD}<tool_call>x</tool_call>{GOOD}"
+    assert [p.call.id for p in parse(text) if isinstance(p.call, ToolCall)] == ["call_0", "call_1"]
+
+
+def test_an_object_with_many_keys_and_one_twice_is_refused_in_a_moment() -> None:
+    keys = ", ".join(f'"k{i}": 0' for i in range(50_000))
+    started = time.process_time()
+    call = malformed(f'<tool_call>{{{keys}, "k49999": 0}}</tool_call>')
+    assert time.process_time() - started < 10
+    assert "'k49999' stands twice" in call.reason

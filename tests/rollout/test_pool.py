@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playing import REPLIES, Dice, Guess, Recorder, call, guesses, members, only, play, renderer
 
+from steprl.context import AppendOnly
 from steprl.envs import Env
 from steprl.errors import ConfigError, EnvError, TaskError
 from steprl.rewards import RewardComposer
-from steprl.rollout import Pool, derive_seed
+from steprl.rollout import EnvWorkflow, Pool, derive_seed
 from steprl.tasks import task_hash
 from steprl.types import (
     Action,
@@ -351,3 +352,44 @@ def test_a_workflow_may_pass_the_stop_through_its_own_cleaning_up() -> None:
 
     t = only(play(Tidy(), Recorder(["x"] * 5), max_steps=2))
     assert t.stop_reason is StopReason.MAX_STEPS and cleaned == [t.uid]
+
+
+@pytest.mark.parametrize("leak", [SystemExit(2), asyncio.CancelledError()])
+def test_an_episode_that_exits_or_leaks_a_cancellation_is_one_broken_episode(leak: BaseException) -> None:
+    class Leaks(Guess):
+        def reward(self, task: Task, answer: str) -> float:
+            if answer == "leak":
+                raise leak
+            return 1.0
+
+    replies = iter(["leak", "1"])
+    broken, fine = members(play(Leaks, Recorder(lambda _, turn: next(replies)), guesses(1), group_size=2))
+    assert broken.error is not None and broken.error.kind == type(leak).__name__
+    assert fine.stop_reason is StopReason.TERMINATED
+
+
+def test_a_batch_that_is_cancelled_from_outside_is_cancelled() -> None:
+    class Slow(Guess):
+        async def setup(self, task: Task, seed: int) -> None:
+            await asyncio.sleep(0)
+            running = asyncio.get_running_loop()
+            running.call_soon(outer[0].cancel)
+            await asyncio.sleep(10)
+
+    outer: list[asyncio.Task[Any]] = []
+
+    async def collect() -> None:
+        pool = Pool(
+            workflow=EnvWorkflow(Slow, AppendOnly()),
+            engine=Recorder(["1"]),
+            renderer=renderer(),
+            rewards=RewardComposer({}),
+            concurrency=2,
+        )
+        sampling = Sampling(stop_ids=renderer().stop_ids)
+        batch = pool.collect(guesses(2), label="b", seed=0, group_size=1, sampling=sampling, max_steps=2)
+        outer.append(asyncio.ensure_future(batch))
+        await outer[0]
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(collect())

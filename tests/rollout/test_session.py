@@ -135,11 +135,11 @@ def test_a_first_prompt_that_does_not_fit_is_an_error_that_says_how_long_it_is()
 
 
 def test_an_aborted_request_ends_the_episode_without_a_final_prompt() -> None:
-    engine = Recorder(["one", "two"])
+    engine = Recorder(["one", "two"], latency=0.05)
 
     async def run(session: Session) -> None:
         await session.act(ASK)
-        await engine.abort(session.uid)
+        asyncio.get_running_loop().call_later(0.01, lambda: asyncio.ensure_future(engine.abort(session.uid)))
         await session.act(ASK)
         raise AssertionError("nothing runs after the stop")
 

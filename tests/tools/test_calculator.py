@@ -93,3 +93,28 @@ def test_whole_numbers_agree_with_python(steps, first):
 @given(st.decimals(-(10**6), 10**6, places=6, allow_nan=False))
 def test_six_decimals_survive(number):
     assert Fraction(calculator(f"{number:f}")) == Fraction(number)
+
+
+@pytest.mark.parametrize(
+    ("expression", "result"),
+    [
+        ("0.00000051", "5.1e-07"),
+        ("0.0000012345", "1.2345e-06"),
+        ("0.0005123456", "0.000512346"),
+        ("-0.0000149", "-1.49e-05"),
+        ("0.000001", "0.000001"),
+        ("7%(-5)", "-3"),
+    ],
+)
+def test_small_numbers_keep_six_digits(expression: str, result: str) -> None:
+    assert calculator(expression) == result
+
+
+@pytest.mark.parametrize(
+    ("expression", "told"),
+    [("...", "not a number"), ("10%+5", "write 5% as 5/100"), ("10% -5", "5/100"), ("007", "leading zeros")],
+)
+def test_what_python_reads_but_nobody_means_is_refused_with_advice(expression: str, told: str) -> None:
+    with pytest.raises(ToolError, match=told) as caught:
+        calculator(expression)
+    assert "0o" not in str(caught.value)

@@ -1,6 +1,7 @@
 import asyncio
 import threading
 from dataclasses import dataclass
+from enum import Enum
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -342,3 +343,74 @@ def test_options_are_checked():
         tool(name="two words")(search.call)
     with pytest.raises(ConfigError, match="max_output must be at least 1"):
         tool(max_output=0)(search.call)
+
+
+@tool
+def leaves(how: str) -> None:
+    """Exit, as argparse does, or claim to be cancelled."""
+    raise SystemExit(2) if how == "exit" else asyncio.CancelledError
+
+
+@tool
+async def gives_up(how: str) -> None:
+    """Exit, or await what it cancelled itself."""
+    if how == "exit":
+        raise SystemExit(2)
+    inner = asyncio.ensure_future(asyncio.sleep(10))
+    inner.cancel()
+    await inner
+
+
+@pytest.mark.parametrize("chosen", [leaves, gives_up])
+def test_a_tool_that_exits_or_cancels_itself_has_failed(chosen: Tool) -> None:
+    assert refusal(chosen, how="exit") == "SystemExit: 2"
+    assert refusal(chosen, how="cancel").startswith("CancelledError")
+
+
+def test_a_call_that_is_cancelled_from_outside_is_cancelled() -> None:
+    @tool
+    async def sleeps() -> None:
+        """Sleep."""
+        await asyncio.sleep(10)
+
+    async def cancel() -> None:
+        running = asyncio.ensure_future(sleeps.run({}))
+        await asyncio.sleep(0)
+        running.cancel()
+        await running
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(cancel())
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@tool
+def paint(colour: Colour, width: int | list[int] = 1, point: Point | int = 0) -> str:
+    """Paint.
+
+    Args:
+        colour: what with
+        Note: it dries slowly
+        width: how wide
+
+    Note: prose.
+    """
+    return colour.value
+
+
+def test_wrong_arguments_are_named_without_the_types_that_were_tried() -> None:
+    text = refusal(paint, colour="green", width=["x"], point={"x": 1, "y": "2"})
+    assert 'colour (one of "red", "blue")' in text
+    assert "argument 'width' should be a valid integer" in text
+    assert "argument 'width.0' should be a valid integer" in text
+    assert "argument 'point.y' should be a valid integer" in text and "Point" not in text
+    assert "argument 'point.y' is missing" in refusal(paint, colour="red", point={"x": 1})
+
+
+def test_a_remark_among_the_arguments_is_not_an_argument() -> None:
+    described = {key: value.get("description") for key, value in paint.spec.parameters["properties"].items()}
+    assert described["colour"] == "what with Note: it dries slowly" and described["width"] == "how wide"

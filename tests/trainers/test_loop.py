@@ -52,6 +52,7 @@ def courier(tiny_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_the_folder_has_what_the_documentation_says(courier: Run) -> None:
     folder, _, _ = courier
     assert sorted(path.name for path in folder.iterdir()) == [
+        ".lock",
         "checkpoints",
         "config.toml",
         "curves.png",
@@ -62,7 +63,7 @@ def test_the_folder_has_what_the_documentation_says(courier: Run) -> None:
     ]
     assert [path.name for path in (folder / "checkpoints").iterdir()] == ["step-3"]
     assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
-    assert not list(folder.rglob(".*"))  # nothing half-written
+    assert not list(folder.rglob("*.partial"))  # nothing half-written
 
 
 def test_the_recipe_it_ran_is_there_in_full_and_runs_again(

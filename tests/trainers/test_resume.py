@@ -22,7 +22,8 @@ from training import COURIER, DICE, dealt, quiet, recipe_of, run, run_briskly, s
 from steprl.config import to_toml
 from steprl.errors import CheckpointError, ConfigError, StepRLError
 from steprl.trainers import api
-from steprl.trainers.loop import Interrupted, Trainer
+from steprl.trainers.interrupt import Interrupted
+from steprl.trainers.loop import Trainer
 from steprl.trainers.parts import build_parts
 from steprl.trainers.recipe import Recipe
 from steprl.trainers.run_folder import RunFolder
@@ -192,11 +193,11 @@ def test_stopping_during_an_evaluation_evaluates_again_and_tells_it_once(
         class Stopped(Trainer):
             async def _evaluate(self, when: str) -> dict[str, float]:
                 if stage == "evaluation":
-                    raise_cancelled()
+                    await ctrl_c()
                 return await super()._evaluate(when)
 
             async def iterate(self) -> dict[str, float]:
-                raise_cancelled()
+                await ctrl_c()
                 return {}
 
         folder = RunFolder(tmp_path / "run")
@@ -216,9 +217,51 @@ def test_stopping_during_an_evaluation_evaluates_again_and_tells_it_once(
     ]
 
 
-def raise_cancelled() -> None:
-    """What a task sees when Ctrl-C has cancelled it."""
-    raise asyncio.CancelledError
+async def ctrl_c() -> None:
+    """Be interrupted, as from a keyboard."""
+    os.kill(os.getpid(), signal.SIGINT)
+    await asyncio.sleep(60)
+
+
+def test_an_evaluation_that_a_stop_cut_short_is_made_up_for_once(tiny_policy: str, tmp_path: Path) -> None:
+    recipe = recipe_of(DICE, tiny_policy, tmp_path, "train.iterations=2", "evaluation.every=1")
+
+    class Stopped(Trainer):
+        async def _evaluate(self, when: str) -> dict[str, float]:
+            if when == "during":
+                await ctrl_c()
+            return await super()._evaluate(when)
+
+    with pytest.raises(Interrupted, match="stopped after iteration 1"):
+        Stopped(recipe, build_parts(recipe), RunFolder.create(recipe), quiet()).run()
+    run(recipe, resume=tmp_path / "run")
+    lines = RunFolder(tmp_path / "run").metrics()
+    assert [line["iteration"] for line in lines if "eval/reward" in line] == [0, 1, 2]
+    assert RunFolder.state(tmp_path / "run" / "checkpoints" / "step-2").evaluated == 2
+
+
+def test_a_cancellation_that_nobody_asked_for_is_no_ctrl_c(tiny_policy: str, tmp_path: Path) -> None:
+    recipe = recipe_of(DICE, tiny_policy, tmp_path, "evaluation.tasks=0")
+
+    class Leaking(Trainer):
+        async def iterate(self) -> dict[str, float]:
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        Leaking(recipe, build_parts(recipe), RunFolder.create(recipe), quiet()).run()
+    assert RunFolder(tmp_path / "run").checkpoints() == []
+
+
+def test_a_folder_is_trained_by_one_at_a_time(tiny_policy: str, tmp_path: Path) -> None:
+    recipe = recipe_of(DICE, tiny_policy, tmp_path)
+    folder = RunFolder.create(recipe)
+    with folder.locked():
+        for options in ({"resume": folder.path}, {"overwrite": True}):
+            with pytest.raises(ConfigError, match=rf"by another process \(pid {os.getpid()}\)"):
+                run(recipe, **options)
+    assert (folder.path / "config.toml").exists() and folder.metrics() == []
+    with folder.locked():
+        pass  # and then it is free again
 
 
 def test_an_interruption_is_a_message_not_a_traceback() -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from steprl.config import build
 from steprl.errors import CheckpointError, ConfigError
-from steprl.trainers.recipe import Recipe
+from steprl.trainers.recipe import EnvConfig, Recipe
 from steprl.trainers.run_folder import RunFolder, TrainerState, write_whole
 from steprl.trajectory.store import file_path
 
@@ -21,7 +23,11 @@ def recipe(runs: Path) -> Recipe:
 
 def state(iteration: int) -> TrainerState:
     return TrainerState(
-        iteration=iteration, cursor=8 * iteration, train_seconds=1.5, before={"success": 0.25}
+        iteration=iteration,
+        evaluated=iteration - 1,
+        cursor=8 * iteration,
+        train_seconds=1.5,
+        before={"success": 0.25},
     )
 
 
@@ -126,10 +132,27 @@ def test_checkpoints_are_ordered_by_number_and_partial_ones_ignored(tmp_path: Pa
     assert [path.name for path in RunFolder(tmp_path).checkpoints()] == ["step-9", "step-10"]
 
 
+def test_a_copy_of_a_checkpoint_is_left_alone_and_what_a_kill_left_goes(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    shutil.copytree(folder.checkpoint(state(4), saves("four")), tmp_path / "checkpoints" / "step-4-best")
+    (tmp_path / "checkpoints" / ".step-5.partial").mkdir()
+    assert [path.name for path in folder.checkpoints()] == ["step-4"]
+    folder.checkpoint(state(6), saves("six"))
+    assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["step-4-best", "step-6"]
+
+
+@pytest.mark.parametrize("name", ["x" * 129, "a\0b", " ", "a\n", ".a", "", "a/b", "[bold]", "\ud800"])
+def test_a_name_that_is_no_plain_folder_name_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match="name must be a plain folder name"):
+        Recipe(env=EnvConfig(id="courier"), name=name)
+
+
 def test_an_iteration_is_saved_once(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.checkpoint(state(1), saves("first"))
     assert (folder.checkpoint(state(1), saves("second")) / "weights").read_text() == "first"
+    later = replace(state(1), evaluated=1)
+    assert folder.state(folder.checkpoint(later, saves("third"))) == later
 
 
 def test_a_state_that_cannot_be_read_is_told(tmp_path: Path) -> None:
@@ -166,16 +189,20 @@ def test_what_will_be_played_again_is_forgotten(tmp_path: Path) -> None:
             path = file_path(tmp_path, iteration=iteration, split=split)
             path.parent.mkdir(exist_ok=True)
             path.touch()
+    (tmp_path / "trajectories" / "notes.parquet").touch()
+    (tmp_path / "trajectories" / "000003-best.parquet").touch()
+    folder.append_metrics({"iteration": 1, "eval/reward": 0.5})
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"cut')
-    folder.forget_after(1)
+    folder.forget_after(1, evaluated=0)
     assert [line["iteration"] for line in folder.metrics()] == [0, 1]
     assert (tmp_path / "metrics.jsonl").read_text().endswith("}\n")
     assert sorted(path.name for path in (tmp_path / "trajectories").iterdir()) == [
         "000000-eval.parquet",
         "000000-train.parquet",
-        "000001-eval.parquet",
         "000001-train.parquet",
+        "000003-best.parquet",
+        "notes.parquet",
     ]
 
 

@@ -191,3 +191,11 @@ def test_unique_tokens_do_not_depend_on_how_ids_are_stored() -> None:
     rows = [[a, b] for a in ids for b in ids]
     order = np.random.default_rng(0).permutation(len(rows))
     assert unique_tokens([step([rows[i][0]], [rows[i][1]]) for i in order]) == 4 + 16
+
+
+def test_float_residue_does_not_make_rewards_differ() -> None:
+    a = trajectory("a", step([1], [2], rewards={"outcome": -0.3}))
+    b = trajectory("b", step([1], [2], rewards={"outcome": -0.1 - 0.2}))
+    group = TrajectoryGroup(group_uid="g", task_id="t", trajectories=(a, b))
+    assert a.reward != b.reward
+    assert batch_statistics([group])["groups/zero_variance_share"] == 1.0

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from steprl.cli.inspect import env_app, show, tool_app
 from steprl.errors import StepRLError
@@ -138,14 +139,14 @@ def rollout(
         write(save, groups, iteration=0)
     table = Table("figure", "value", title=f"{len(groups)} groups of {settings.rollout.group_size}")
     for name, value in batch_statistics(groups).items():
-        table.add_row(name, f"{value:.4g}")
+        table.add_row(Text(name), f"{value:.4g}")
     console.print(table)
 
 
 def _print_summary(summary: dict[str, object]) -> None:
     table = Table("figure", "value", title="summary")
     for name, value in summary.items():
-        table.add_row(name, f"{value:.3f}" if isinstance(value, float) else str(value))
+        table.add_row(name, f"{value:.3f}" if isinstance(value, float) else Text(str(value)))
     Console().print(table)
 
 

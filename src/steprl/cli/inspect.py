@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from steprl.errors import ConfigError, unknown
 from steprl.registry import addresses, resolve
@@ -53,7 +54,8 @@ def show(
         table = Table("uid", "task", "steps", "reward", "stopped")
         for t in trajectories:
             reward = "none" if t.reward is None else f"{t.reward:.3f}"
-            table.add_row(t.uid, t.task_id, str(len(t.steps)), reward, t.stop_reason.value)
+            # as Text, for what others wrote is not markup
+            table.add_row(Text(t.uid), Text(t.task_id), str(len(t.steps)), reward, t.stop_reason.value)
         console.print(table)
         return
     if episode is not None:
@@ -83,7 +85,8 @@ def list_envs() -> None:
         env: Any = resolve("env", name)
         chosen = isinstance(env.tools, property)  # by each instance
         tools = "depends on the task" if chosen else ", ".join(tool.name for tool in env.tools)
-        table.add_row(name, tools, (env.__doc__ or "").strip().split("\n")[0], address)
+        described = (env.__doc__ or "").strip().split("\n")[0]
+        table.add_row(*map(Text, (name, tools, described, address)))
     Console().print(table)
 
 
@@ -97,7 +100,7 @@ def list_tools() -> None:
     for name in addresses("tool"):
         tool: Any = resolve("tool", name)
         arguments = ", ".join(tool.spec.parameters.get("properties", {}))
-        table.add_row(name, arguments, tool.description)
+        table.add_row(*map(Text, (name, arguments, tool.description)))
     Console().print(table)
 
 

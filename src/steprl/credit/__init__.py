@@ -3,8 +3,8 @@
 Estimators see records and numbers only; they know neither the model nor how the batch will be cut.
 """
 
-from steprl.credit._groups import check_group_size
+from steprl.credit._groups import GroupEstimator, check_group_size
 from steprl.credit.grpo import DrGrpo, Grpo
 from steprl.credit.rloo import Rloo
 
-__all__ = ["DrGrpo", "Grpo", "Rloo", "check_group_size"]
+__all__ = ["DrGrpo", "Grpo", "GroupEstimator", "Rloo", "check_group_size"]

@@ -55,7 +55,8 @@ class TorchEngine:
             architecture whose ragged result differs from its plain forward pass is refused.
         decode: ids → text, needed only for stop strings.
         slots: requests that run at once; sessions beyond that wait or lose their cached prefix.
-        max_context: longest prompt plus action; at most what the model allows.
+        max_context: longest prompt plus action; at most what the model allows. None: 2048, or what the
+            model allows if that is less.
         prefill_tokens: most prompt tokens in one forward pass, so that one long prompt does not
             hold up everyone else's next token.
 
@@ -70,7 +71,7 @@ class TorchEngine:
         *,
         decode: Callable[[Sequence[int]], str] | None = None,
         slots: int = 64,
-        max_context: int = 2048,
+        max_context: int | None = None,
         prefill_tokens: int = 2048,
     ) -> None:
         allowed = getattr(model.config.get_text_config(), "max_position_embeddings", None)
@@ -78,6 +79,8 @@ class TorchEngine:
             raise ConfigError(
                 f"engine.slots and engine.prefill_tokens must be at least 1, got {slots} and {prefill_tokens}"
             )
+        if max_context is None:
+            max_context = min(2048, allowed or 2048)
         if max_context < 2 or (allowed is not None and max_context > allowed):
             raise ConfigError(
                 f"engine.max_context must be between 2 and the model's own limit {allowed}, got {max_context}"

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 
+from steprl.errors import TaskError
 from steprl.tasks import load_jsonl
 from steprl.tools import Tool
 from steprl.types import Action, Message, Task, Transition
@@ -34,6 +36,11 @@ class Env(ABC):
         Raises:
             TaskError: there is no such source, or it is not a task set.
         """
+        if not Path(source).is_file():
+            raise TaskError(
+                f"{cls.__name__} has no task set '{source}'. Name a JSONL file (env.train=PATH in "
+                f"a recipe, tasks=… from Python), or override {cls.__name__}.tasks."
+            )
         return load_jsonl(source)
 
     @abstractmethod

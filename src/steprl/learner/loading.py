@@ -7,9 +7,12 @@ from typing import Any
 
 import torch
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
+from transformers.utils import logging
 
 from steprl.errors import ConfigError
 from steprl.learner.config import Dtype
+
+logging.disable_progress_bar()  # a run has its own, and these would cut its lines
 
 
 def load_model(path_or_id: str, dtype: Dtype = "float32", *, device: str = "cpu") -> PreTrainedModel:

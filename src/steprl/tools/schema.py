@@ -46,7 +46,9 @@ class Arguments:
         try:
             validated = self.model.model_validate_json(json.dumps(dict(arguments)))
         except ValidationError as error:
-            problems = "; ".join(self._problem(detail, arguments) for detail in error.errors(include_url=False))
+            problems = "; ".join(
+                self._problem(detail, arguments) for detail in error.errors(include_url=False)
+            )
             raise ToolError(f"{tool}: {problems}. {self._expected()}") from None
         except (TypeError, ValueError) as error:
             raise ToolError(f"{tool}: the arguments are not JSON: {error}. {self._expected()}") from None

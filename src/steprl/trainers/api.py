@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,10 @@ from steprl.envs.base import Env
 from steprl.errors import ConfigError
 from steprl.rollout import derive_seed
 from steprl.trainers.evaluate import Evaluation, evaluate
+from steprl.trainers.given import Given, address
+from steprl.trainers.interrupt import run_async
 from steprl.trainers.loop import Trainer
-from steprl.trainers.parts import Given, build_parts, build_player, tasks_of
+from steprl.trainers.parts import build_parts, build_player, tasks_of
 from steprl.trainers.progress import Display
 from steprl.trainers.recipe import Recipe
 from steprl.trainers.run_folder import RunFolder
@@ -41,18 +42,21 @@ def run(
     """Train a recipe; returns what ``summary.json`` holds.
 
     Raises:
-        ConfigError: something cannot work, or the run folder exists.
+        ConfigError: something cannot work, the run folder exists or is being trained, or a run is
+            resumed with other objects than it was started with.
         Interrupted: Ctrl-C, after saving.
     """
-    display = display or Display()
-    # Parts first: a recipe that cannot work leaves no folder behind.
-    parts = build_parts(recipe, given)
+    display, given = display or Display(), given or Given()
     if resume is not None:
         folder, _ = RunFolder.open(resume)
-    else:
-        folder = RunFolder.create(recipe, overwrite=overwrite)
-    display.say(to_toml(recipe))
-    return Trainer(recipe, parts, folder, display).run()
+        folder.check_given(given.record())
+    # Parts first: a recipe that cannot work leaves no folder behind.
+    parts = build_parts(recipe, given)
+    if resume is None:
+        folder = RunFolder.create(recipe, given=given.record(), overwrite=overwrite)
+    with folder.locked():
+        display.say(to_toml(recipe))
+        return Trainer(recipe, parts, folder, display).run()
 
 
 def train(
@@ -66,6 +70,7 @@ def train(
     script: Any = None,
     options: Mapping[str, Any] | None = None,
     overwrite: bool = False,
+    resume: str | Path | None = None,
 ) -> dict[str, Any]:
     """Train a policy on an environment.
 
@@ -78,10 +83,17 @@ def train(
         script: replies for the scripted engine, in place of a model that samples.
         options: any other option of a recipe, such as ``{"train.iterations": 10}``.
         overwrite: replace a run folder of the same name.
+        resume: the folder of a run that this very call, without ``resume``, began; it goes on.
 
     Returns:
         What ``runs/<name>/summary.json`` holds.
+
+    Raises:
+        ConfigError: something cannot work, or the resumed run is another one; the message says where.
+        Interrupted: Ctrl-C, after saving.
     """
+    if resume is not None and overwrite:
+        raise ConfigError("resume continues a run and overwrite replaces it; give one of them")
     recipe, given = _described(
         env,
         tasks,
@@ -95,7 +107,9 @@ def train(
             **(options or {}),
         },
     )
-    return run(recipe, given=given, overwrite=overwrite)
+    if resume is not None:
+        recipe = _resumed(recipe, resume)
+    return run(recipe, given=given, overwrite=overwrite, resume=resume)
 
 
 def roll_out(
@@ -137,7 +151,7 @@ def play(
                 progress=bar.on_episode,
             )
 
-    return asyncio.run(collect())
+    return run_async(collect)
 
 
 def evaluate_recipe(
@@ -165,7 +179,33 @@ def evaluate_recipe(
                 progress=bar.on_episode,
             )
 
-    return asyncio.run(collect())
+    return run_async(collect)
+
+
+def _resumed(described: Recipe, path: str | Path) -> Recipe:
+    """The recipe of a run, which must be the one described; a folder may have been moved, though."""
+    _, recorded = RunFolder.open(path)
+    then = _flat(asdict(recorded))
+    now = _flat(asdict(replace(described, name=recorded.name, runs=recorded.runs)))
+    differing = [
+        f"{key} was {then.get(key)!r} and is {now.get(key)!r}"
+        for key in sorted({*then, *now})
+        if then.get(key) != now.get(key)
+    ]
+    if differing:
+        raise ConfigError(
+            f"'{path}' is a run of another recipe: {'; '.join(differing)}. Resume with the arguments that it "
+            f"was started with, or change its config.toml as well."
+        )
+    return recorded
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested options by dotted key."""
+    found: dict[str, Any] = {}
+    for key, value in table.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return found
 
 
 def _described(
@@ -176,7 +216,7 @@ def _described(
     options: Mapping[str, Any],
 ) -> tuple[Recipe, Given]:
     """A recipe and the objects that stand in for its names."""
-    name = env if isinstance(env, str) else f"{env.__module__}:{env.__qualname__}"
+    name = env if isinstance(env, str) else address(env)
     table: dict[str, Any] = {"env": {"id": name}}
     for split, source in (("train", tasks), ("eval", eval_tasks)):
         if isinstance(source, str):

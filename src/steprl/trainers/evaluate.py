@@ -7,13 +7,15 @@ from dataclasses import dataclass
 
 from steprl.rollout import Pool, Progress
 from steprl.trajectory.statistics import batch_statistics
-from steprl.types import Sampling, Task, TrajectoryGroup
+from steprl.types import Sampling, StopReason, Task, TrajectoryGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """What an evaluation found. ``success`` is the share of all tasks that were solved: an episode
-    that broke counts as not solved, and ``errors`` says how many did. None without an outcome."""
+    that broke counts as not solved, and ``errors`` says how many did. None without an outcome; but
+    where a limit (max_steps, context_full) ended every counted episode before it had one, nothing was
+    solved: 0."""
 
     tasks: int
     success: float | None
@@ -46,6 +48,9 @@ async def evaluate(
     statistics = batch_statistics(groups)
     counted = statistics["batch/counted"]
     share = statistics.get("reward/success_share")
+    reasons = [t.stop_reason for group in groups for t in group.trajectories if t.stop_reason.trains]
+    if share is None and reasons and StopReason.TERMINATED not in reasons:
+        share = 0.0
     return Evaluation(
         tasks=len(tasks),
         success=None if share is None else share * counted / len(tasks),

@@ -4,7 +4,6 @@ algorithm, environment and context rule; it knows none of them."""
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -14,11 +13,11 @@ import numpy as np
 from tensorboard.summary import Writer
 
 from steprl.batch import minibatches, rows, split_by_step
-from steprl.errors import StepRLError
 from steprl.rollout import derive_seed
 from steprl.trainers.cursor import TaskCursor
 from steprl.trainers.curves import draw
 from steprl.trainers.evaluate import evaluate
+from steprl.trainers.interrupt import Interrupted, Stop, run_async
 from steprl.trainers.parts import Parts
 from steprl.trainers.progress import Display, figures
 from steprl.trainers.recipe import Recipe
@@ -26,10 +25,6 @@ from steprl.trainers.run_folder import RunFolder, TrainerState
 from steprl.trajectory.statistics import batch_statistics
 from steprl.trajectory.store import file_path, write
 from steprl.types import Sampling, Scores, TrajectoryGroup
-
-
-class Interrupted(StepRLError):
-    """Ctrl-C: the run was saved and can be resumed."""
 
 
 class Trainer:
@@ -45,6 +40,7 @@ class Trainer:
         self.folder = folder
         self.display = display
         self.iteration = 0
+        self.evaluated = -1
         self.cursor = TaskCursor(parts.train_tasks, seed=derive_seed(recipe.seed, "tasks"))
         self.train_seconds = 0.0
         self.before: Mapping[str, float] = {}
@@ -55,47 +51,43 @@ class Trainer:
         Raises:
             Interrupted: Ctrl-C, after a checkpoint was written.
         """
-        return asyncio.run(self._run())
+        stop = Stop()
+        return run_async(lambda: self._run(stop), stop)
 
-    async def _run(self) -> dict[str, Any]:
+    async def _run(self, stop: Stop) -> dict[str, Any]:
         await self._resume()
         finished = self.folder.summary()
         if finished is not None and self.iteration >= self.recipe.train.iterations:
             self.display.say(f"nothing left to do: {self.folder.path} is finished")
             return finished
-        main = asyncio.current_task()
-        assert main is not None
-        loop = asyncio.get_running_loop()
-        # The first Ctrl-C ends the run in good order; a second one is Python's own.
-        loop.add_signal_handler(
-            signal.SIGINT, lambda: (loop.remove_signal_handler(signal.SIGINT), main.cancel())
-        )
         writer = Writer(str(self.folder.path / "tensorboard"))
         try:
-            if self.iteration == 0 and not self.before:
-                self.before = await self._evaluate("before")
-                self._record_evaluation(writer, self.before)
-            with self.display.phase("training", self.recipe.train.iterations, self.iteration) as bar:
-                while self.iteration < self.recipe.train.iterations:
-                    metrics = await self.iterate()
-                    self._record(writer, metrics)
-                    self.display.iteration(self.iteration, metrics)
-                    bar.advance(figures(metrics))
-                    if self._due(self.recipe.evaluation.every):
-                        self._record_evaluation(writer, await self._evaluate("during"))
-                    if self._due(self.recipe.train.checkpoint_every):
-                        self.save()
-            self.save()
-            return await self._finish(writer)
+            with stop.listening():
+                await self._train(writer)
+                return await self._finish(writer)
         except asyncio.CancelledError:
+            if not stop.asked:
+                raise  # a cancellation that leaked from a tool or an engine is a defect, not a wish
             self.save()
             raise Interrupted(
                 f"stopped after iteration {self.iteration}; everything is saved. "
-                f"Continue with: steprl train --resume {self.folder.path}"
+                f"Continue with: {self.folder.command()}"
             ) from None
         finally:
-            loop.remove_signal_handler(signal.SIGINT)
             writer.close()
+
+    async def _train(self, writer: Writer) -> None:
+        await self._evaluate_if_due(writer)
+        with self.display.phase("training", self.recipe.train.iterations, self.iteration) as bar:
+            while self.iteration < self.recipe.train.iterations:
+                metrics = await self.iterate()
+                self._record(writer, metrics)
+                self.display.iteration(self.iteration, metrics)
+                bar.advance(figures(metrics))
+                await self._evaluate_if_due(writer)
+                if self._due(self.recipe.train.checkpoint_every):
+                    self.save()
+        self.save()
 
     async def iterate(self) -> dict[str, float]:
         """One iteration: a rollout batch becomes optimiser steps.
@@ -156,27 +148,28 @@ class Trainer:
         saved = self.folder.checkpoint(
             TrainerState(
                 iteration=self.iteration,
+                evaluated=self.evaluated,
                 cursor=self.cursor.position,
                 train_seconds=self.train_seconds,
                 before=self.before,
             ),
             save,
         )
-        self._draw()
+        draw(self.folder.metrics(), self.folder.path / "curves.png", title=self.recipe.name)
         return saved
 
     async def _resume(self) -> None:
         saved = self.folder.checkpoints()
         if not saved:
-            self.folder.forget_after(-1)
+            self.folder.forget_after(-1, evaluated=-1)
             return
         state = self.folder.state(saved[-1])
         self.parts.learner.load(str(saved[-1]))
         await self.parts.player.engine.sync(self.parts.learner.source(), state.iteration)
         self.iteration, self.cursor.position = state.iteration, state.cursor
         self.train_seconds, self.before = state.train_seconds, state.before
-        # a run that was stopped during its first evaluation evaluates again
-        self.folder.forget_after(state.iteration if state.iteration or state.before else -1)
+        self.evaluated = state.evaluated
+        self.folder.forget_after(state.iteration, evaluated=state.evaluated)
         self.display.say(f"resuming {self.folder.path} after iteration {state.iteration}")
 
     async def _roll_out(self, number: int) -> list[TrajectoryGroup]:
@@ -204,6 +197,16 @@ class Trainer:
             self.display.say(
                 f"rollout.rewards: no step so far has a component '{name}'; is it spelled right?"
             )
+
+    async def _evaluate_if_due(self, writer: Writer) -> None:
+        """Before training and every so often, once: an evaluation that a stop cut short is made up for."""
+        if self.evaluated == self.iteration:
+            return
+        if self.iteration == 0:
+            self.before = await self._evaluate("before")
+            self._record_evaluation(writer, self.before)
+        elif self._due(self.recipe.evaluation.every):
+            self._record_evaluation(writer, await self._evaluate("during"))
 
     async def _evaluate(self, when: str) -> dict[str, float]:
         """Success and reward, sampled and (asked for) greedy, on the evaluation tasks."""
@@ -253,6 +256,7 @@ class Trainer:
     def _record_evaluation(self, writer: Writer, found: Mapping[str, float]) -> None:
         if found:
             self._record(writer, {f"eval/{name}": value for name, value in found.items()})
+        self.evaluated = self.iteration
 
     def _due(self, every: int) -> bool:
         """Every so many iterations (0: never); the end is apart."""
@@ -261,6 +265,7 @@ class Trainer:
     async def _finish(self, writer: Writer) -> dict[str, Any]:
         after = await self._evaluate("after")
         self._record_evaluation(writer, after)
+        self.save()  # the same weights; what is new is that they were evaluated
         summary: dict[str, Any] = {
             "success_before": self.before.get("success"),
             "success_after": after.get("success"),
@@ -277,11 +282,7 @@ class Trainer:
             "model": self.recipe.model.path,
         }
         self.folder.write_summary(summary)
-        self._draw()
         return summary
-
-    def _draw(self) -> None:
-        draw(self.folder.metrics(), self.folder.path / "curves.png", title=self.recipe.name)
 
 
 def _learner_metrics(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -18,8 +18,10 @@ from steprl.registry import resolve
 from steprl.renderers import ChatRenderer, load_tokenizer
 from steprl.rewards.compose import RewardComposer
 from steprl.rollout import EnvWorkflow, Pool
+from steprl.tasks import load_jsonl, task_hash
+from steprl.trainers.given import Given
 from steprl.trainers.recipe import Recipe
-from steprl.types import Engine, Estimator, Need, Task
+from steprl.types import Engine, Estimator, Need, Task, Workflow
 from steprl.weights.source import FullWeights
 
 
@@ -31,7 +33,6 @@ class Player:
     engine: Engine
     pool: Pool
     rewards: RewardComposer
-    env: Callable[[], Env]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,16 +44,6 @@ class Parts:
     learner: TorchLearner
     train_tasks: Sequence[Task]
     eval_tasks: Sequence[Task]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Given:
-    """Objects handed over from Python in place of names: an environment class, tasks, a script."""
-
-    env: type[Env] | None = None
-    train_tasks: Sequence[Task] | None = None
-    eval_tasks: Sequence[Task] | None = None
-    script: Any = None
 
 
 def build_player(recipe: Recipe, given: Given | None = None) -> Player:
@@ -70,23 +61,15 @@ def build_player(recipe: Recipe, given: Given | None = None) -> Player:
         tokenizer.chat_template = _read_template(recipe.model.chat_template)
     renderer = ChatRenderer(tokenizer, recipe.model.format)
     engine = _engine(recipe, path, renderer, given.script)
-    env_class = env_of(recipe, given)
-    context = _made("context", recipe.context.id, recipe.context.args)
-
-    def make_env() -> Env:
-        made: Env = _called("env", recipe.env.id, env_class, recipe.env.args)
-        return made
-
     rewards = RewardComposer(recipe.rollout.rewards)
-    make_env()  # options that do not fit are refused now, and not in every episode
     pool = Pool(
-        workflow=EnvWorkflow(make_env, context),
+        workflow=_workflow(recipe, given),
         engine=engine,
         renderer=renderer,
         rewards=rewards,
         concurrency=recipe.rollout.concurrency,
     )
-    return Player(renderer=renderer, engine=engine, pool=pool, rewards=rewards, env=make_env)
+    return Player(renderer=renderer, engine=engine, pool=pool, rewards=rewards)
 
 
 def build_parts(recipe: Recipe, given: Given | None = None) -> Parts:
@@ -125,24 +108,71 @@ def model_path(name: str) -> str:
     return name
 
 
-def env_of(recipe: Recipe, given: Given) -> type[Env]:
-    """The environment's class."""
+def env_of(recipe: Recipe, given: Given) -> type[Env] | type[Workflow]:
+    """The environment's class, or that of a workflow which stands in its place."""
     found: Any = given.env if given.env is not None else resolve("env", recipe.env.id)
-    if not (isinstance(found, type) and issubclass(found, Env)):
-        raise ConfigError(f"env '{recipe.env.id}' is {found!r}, not a class derived from steprl.Env")
+    if not (isinstance(found, type) and (issubclass(found, Env) or callable(getattr(found, "run", None)))):
+        raise ConfigError(
+            f"env '{recipe.env.id}' is {found!r}: neither a class derived from steprl.Env nor a workflow, "
+            f"which is a class with an async method run(task, session)"
+        )
     return found
 
 
 def tasks_of(recipe: Recipe, split: str, given: Given) -> Sequence[Task]:
-    """The training or evaluation tasks; evaluation may have none."""
+    """The training tasks, or the first ``evaluation.tasks`` of the evaluation tasks; these may be none.
+
+    Raises:
+        TaskError: tasks that are missing or unreadable, or one that no run could play and store.
+    """
     handed = given.train_tasks if split == "train" else given.eval_tasks
-    if handed is not None:
-        return handed
     source = recipe.env.train if split == "train" else recipe.env.eval
-    if source is None or (split == "eval" and recipe.evaluation.tasks == 0):
+    if split == "eval" and recipe.evaluation.tasks == 0:
         return ()
-    tasks = env_of(recipe, given).tasks(source)
-    return tasks if split == "train" else tasks[: recipe.evaluation.tasks]
+    if handed is not None:
+        tasks = handed
+    elif source is not None:
+        played = env_of(recipe, given)
+        tasks = played.tasks(source) if issubclass(played, Env) else load_jsonl(source)
+    else:
+        return ()
+    if split == "eval":
+        tasks = tasks[: recipe.evaluation.tasks]
+    for index, task in enumerate(tasks):
+        _check_task(task, f"{split} task {index}")
+    return tasks
+
+
+def _check_task(task: object, which: str) -> None:
+    """Refuse here what would otherwise break in the middle of a run."""
+    if not isinstance(task, Task):
+        raise TaskError(f"{which} is {task!r}, not a steprl.Task")
+    for name in ("id", "prompt"):
+        value = getattr(task, name)
+        if not isinstance(value, str):
+            raise TaskError(f"{which}: {name} must be text, got {value!r}")
+        try:
+            value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise TaskError(f"{which}: {name} {value!r} cannot be written as UTF-8: {error.reason}") from None
+    try:
+        task_hash(task)
+    except TaskError as error:
+        raise TaskError(f"{which}: {error}") from error
+
+
+def _workflow(recipe: Recipe, given: Given) -> Workflow:
+    """What plays an episode: the recipe's own workflow, or the standard loop around its environment."""
+    played = env_of(recipe, given)
+
+    def make() -> Any:
+        return _called("env", recipe.env.id, played, recipe.env.args)
+
+    made = make()  # options that do not fit are refused now, and not in every episode
+    if not isinstance(made, Env):
+        workflow: Workflow = made
+        return workflow
+    return EnvWorkflow(make, _made("context", recipe.context.id, recipe.context.args))
 
 
 def _engine(recipe: Recipe, path: str, renderer: ChatRenderer, script: Any) -> Engine:
@@ -155,19 +185,20 @@ def _engine(recipe: Recipe, path: str, renderer: ChatRenderer, script: Any) -> E
             script = resolve("engine", script)
         if script is None:
             raise ConfigError('engine "scripted" needs engine.args.script: replies, or "module:function"')
-        options = {"encode": renderer.encode, "decode": renderer.decode, "max_context": config.max_context}
+        options = {"encode": renderer.encode, "decode": renderer.decode}
         options |= {**config.args, "script": script}
     elif config.id == "torch":
         options = {
             "model": load_model(path, config.dtype),
             "decode": renderer.decode,
             "slots": config.slots,
-            "max_context": config.max_context,
             "prefill_tokens": config.prefill_tokens,
             **config.args,
         }
     else:
-        options = {"model": path, "max_context": config.max_context, **config.args}
+        options = {"model": path, **config.args}
+    if config.max_context is not None:
+        options["max_context"] = config.max_context
     engine: Engine = _called("engine", config.id, component, options)
     return engine
 

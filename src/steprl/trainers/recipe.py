@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -44,11 +45,14 @@ class ContextConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
-    """The inference engine. ``dtype`` is the precision of its weights; ``args`` go to other engines."""
+    """The inference engine. ``dtype`` is the precision of its weights; ``args`` go to other engines.
+
+    ``max_context`` is the longest prompt plus action; left out, 2048 or the model's own limit.
+    """
 
     id: str = "torch"
     slots: int = 64
-    max_context: int = 2048
+    max_context: int | None = None
     prefill_tokens: int = 2048
     dtype: Literal["float32", "bfloat16"] = "float32"
     args: dict[str, Any] = field(default_factory=dict)
@@ -137,7 +141,10 @@ class Recipe:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
 
     def __post_init__(self) -> None:
-        if not self.name or "/" in self.name or self.name.startswith("."):
-            raise ConfigError(f"name must be a plain folder name, got '{self.name}'")
+        if not re.fullmatch(r"(?!\.)[A-Za-z0-9._-]{1,128}", self.name):
+            raise ConfigError(
+                f"name must be a plain folder name: 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', "
+                f"not beginning with '.'; got {self.name!r}"
+            )
         if self.threads is not None and self.threads < 1:
             raise ConfigError(f"threads must be at least 1, got {self.threads}")

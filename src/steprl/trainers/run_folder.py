@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 import os
+import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from steprl.config import build, read_toml, to_toml
 from steprl.errors import CheckpointError, ConfigError
+from steprl.trainers.given import Record, differences
 from steprl.trainers.recipe import Recipe
 
 STATE = "trainer.json"
@@ -20,10 +24,11 @@ STATE = "trainer.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerState:
-    """What the loop needs, besides the learner, to go on: iterations done, tasks dealt, seconds trained,
-    and the figures of the evaluation before training."""
+    """What the loop needs, besides the learner, to go on: iterations done, the last one evaluated (-1: none
+    yet), tasks dealt, seconds trained, and the figures of the evaluation before training."""
 
     iteration: int
+    evaluated: int
     cursor: int
     train_seconds: float
     before: Mapping[str, float]
@@ -36,17 +41,17 @@ class RunFolder:
         self.path = path
 
     @classmethod
-    def create(cls, recipe: Recipe, *, overwrite: bool = False) -> RunFolder:
-        """A new folder with the resolved recipe in it.
+    def create(cls, recipe: Recipe, *, given: Record | None = None, overwrite: bool = False) -> RunFolder:
+        """A new folder with the resolved recipe in it, and a record of what was handed over beside it.
 
         Raises:
-            ConfigError: it exists already, or cannot be written.
+            ConfigError: it exists already, is being trained, or cannot be written.
         """
         path = Path(recipe.runs) / recipe.name
         if path.exists():
             if not overwrite:
                 raise ConfigError(
-                    f"the run folder '{path}' exists. Continue it with 'steprl train --resume {path}', "
+                    f"the run folder '{path}' exists. Continue it with '{cls(path).command()}', "
                     f"replace it with --overwrite, or choose another name=…"
                 )
             empty = path.is_dir() and not any(path.iterdir())
@@ -54,8 +59,11 @@ class RunFolder:
                 raise ConfigError(f"'{path}' is not a run folder (no config.toml in it); it stays as it is")
         try:
             if path.exists():
-                shutil.rmtree(path)
+                with cls(path).locked():
+                    shutil.rmtree(path)
             path.mkdir(parents=True)
+            if given:
+                write_whole(path / "given.json", json.dumps(given, indent=2) + "\n")
             write_whole(path / "config.toml", to_toml(recipe))
         except OSError as error:
             raise ConfigError(f"the run folder '{path}' cannot be written: {error}") from None
@@ -72,6 +80,65 @@ class RunFolder:
         if not (path / "config.toml").is_file():
             raise ConfigError(f"'{path}' is not a run folder: it has no config.toml")
         return cls(path), build(Recipe, read_toml(path / "config.toml"))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Within, no other process trains in this folder. A kill leaves ``.lock``, but nothing locked.
+
+        Raises:
+            ConfigError: another process has it.
+        """
+        with (self.path / ".lock").open("a+", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise ConfigError(
+                    f"'{self.path}' is being trained by another process (pid {file.read().strip()}); "
+                    f"wait for it or stop it"
+                ) from None
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+            yield
+
+    # ── what was handed over ──────────────────────────────────────────────────────────────────────
+
+    def given(self) -> Record:
+        """What ``given.json`` says was handed over from Python; empty when the recipe says it all.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
+        file = self.path / "given.json"
+        try:
+            return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else {}
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigError(f"{file} cannot be read: {error}") from error
+
+    def check_given(self, now: Record) -> None:
+        """Refuse to go on with other objects than the run was started with.
+
+        Raises:
+            ConfigError: what differs, and how to continue.
+        """
+        recorded = self.given()
+        if recorded and not now:
+            raise ConfigError(
+                f"'{self.path}' was started from Python with what its config.toml cannot name: "
+                f"{', '.join(recorded)}. Continue it from Python, handing over the same: {self.command()}"
+            )
+        if differing := differences(recorded, now):
+            raise ConfigError(
+                f"'{self.path}' cannot be continued with this: {'; '.join(differing)}. "
+                f"Hand over what the run was started with."
+            )
+
+    def command(self) -> str:
+        """How a person continues this run."""
+        if self.given():
+            return f'steprl.train(..., resume="{self.path}")'
+        return f"steprl train --resume {self.path}"
 
     # ── metrics ───────────────────────────────────────────────────────────────────────────────────
 
@@ -91,12 +158,22 @@ class RunFolder:
         # a complete line ends in a newline, so what follows the last newline was cut short
         return [json.loads(line) for line in lines[:-1]]
 
-    def forget_after(self, iteration: int) -> None:
-        """Drop metrics and trajectories of iterations that a resumed run will play again."""
-        kept = [line for line in self.metrics() if line["iteration"] <= iteration]
+    def forget_after(self, iteration: int, *, evaluated: int) -> None:
+        """Drop metrics and trajectories of iterations and evaluations that a resumed run will play again."""
+
+        def last(is_evaluation: bool) -> int:
+            return evaluated if is_evaluation else iteration
+
+        kept = [
+            line
+            for line in self.metrics()
+            if line["iteration"] <= last(any(name.startswith("eval/") for name in line))
+        ]
         write_whole(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
         for file in (self.path / "trajectories").glob("*.parquet"):
-            if int(file.name.split("-")[0]) > iteration:
+            # files of other names are somebody else's
+            ours = re.fullmatch(r"([0-9]{6,})-(train|eval)\.parquet", file.name)
+            if ours and int(ours[1]) > last(ours[2] == "eval"):
                 file.unlink()
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
@@ -111,13 +188,17 @@ class RunFolder:
     # ── checkpoints ───────────────────────────────────────────────────────────────────────────────
 
     def checkpoint(self, state: TrainerState, save: Callable[[Path], None]) -> Path:
-        """Write ``checkpoints/step-N`` aside, make it durable, rename it; then drop the older ones."""
+        """Write ``checkpoints/step-N`` aside, make it durable, rename it; then drop the older ones, and what
+        a kill left of others."""
         folder = self.path / "checkpoints"
         target = folder / f"step-{state.iteration}"
         if target in self.checkpoints():
-            return target  # an iteration has one state, and it is safe already
+            # the weights of an iteration are safe already; but they may have been evaluated since
+            write_whole(target / STATE, json.dumps(asdict(state)) + "\n")
+            return target
+        for left in folder.glob(".step-*.partial"):
+            shutil.rmtree(left)
         aside = folder / f".step-{state.iteration}.partial"
-        shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir(parents=True)
         save(aside)
         write_whole(aside / STATE, json.dumps(asdict(state)) + "\n")
@@ -132,8 +213,12 @@ class RunFolder:
         return target
 
     def checkpoints(self) -> list[Path]:
-        """Complete checkpoints, oldest first."""
-        found = [path for path in (self.path / "checkpoints").glob("step-*") if (path / STATE).is_file()]
+        """Complete checkpoints, oldest first. A folder of any other name, such as a copy, is left alone."""
+        found = [
+            path
+            for path in (self.path / "checkpoints").glob("step-*")
+            if re.fullmatch(r"step-[0-9]+", path.name) and (path / STATE).is_file()
+        ]
         return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
 
     @staticmethod

@@ -14,7 +14,15 @@ from steprl.types.protocols import (
     WeightSource,
     Workflow,
 )
-from steprl.types.records import EpisodeError, Step, StepKey, StopReason, Trajectory, TrajectoryGroup
+from steprl.types.records import (
+    EpisodeError,
+    Step,
+    StepKey,
+    StopReason,
+    Trajectory,
+    TrajectoryGroup,
+    equal_rewards,
+)
 from steprl.types.tokens import Completion, Prompt, Sampling
 from steprl.types.training import Credits, MiniBatch, Need, Row, Sample, Scores
 
@@ -60,5 +68,6 @@ __all__ = [
     "Transition",
     "WeightSource",
     "Workflow",
+    "equal_rewards",
     "finite",
 ]

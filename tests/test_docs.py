@@ -1,0 +1,59 @@
+"""The documentation's code runs as it stands, and its links lead somewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+EXTENDING = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", EXTENDING, flags=re.DOTALL)
+
+
+def train(folder: Path, *overrides: str) -> dict[str, float]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    command = [Path(sys.executable).with_name("steprl"), "train", "vault.toml", *overrides]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    name = next((o.removeprefix("name=") for o in overrides if o.startswith("name=")), "vault")
+    lines = (folder / "runs" / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return json.loads(lines[0])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("extending")
+    (path / "mine.py").write_text("\n".join(blocks("python")), encoding="utf-8")
+    (path / "vault.toml").write_text(blocks("toml")[0], encoding="utf-8")
+    tasks = [{"id": str(digit), "prompt": "Open the vault.", "answer": str(digit)} for digit in range(10)]
+    (path / "vault.jsonl").write_text("".join(json.dumps(task) + "\n" for task in tasks), encoding="utf-8")
+    return path
+
+
+def test_the_parts_written_in_the_docs_train_together(folder):
+    metrics = train(folder)
+    assert metrics["batch/trajectories"] == 8.0
+    assert metrics["reward/component/mine:brevity"] < 0
+
+
+def test_the_workflow_written_in_the_docs_acts_three_times(folder):
+    metrics = train(folder, "name=debate", "env.id=mine:Debate", "context.id=append_only", "context.args={}")
+    assert metrics["episode/steps"] == 3.0
+    assert metrics["stop/terminated"] == 1.0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+        if not link.startswith("http"):
+            assert (page.parent / link).exists(), f"{page.name} links to {link}"
