@@ -122,10 +122,9 @@ class Trainer:
                 rng=np.random.default_rng(derive_seed(recipe.seed, "minibatches", number)),
             )
         ]
+        self.iteration = number  # at once: a checkpoint must never pair these weights with the last number
         await parts.player.engine.sync(parts.learner.source(), number)
         finished = perf_counter()
-
-        self.iteration = number
         self.train_seconds += finished - started
         write(file_path(self.folder.path, iteration=number), groups, iteration=number)
         metrics = {**batch_statistics(groups), **_learner_metrics(updates)}
