@@ -76,9 +76,11 @@ def test_what_cannot_be_calculated_is_explained(expression, reason):
 @given(st.text(alphabet="0123456789.,+-*/%() ", max_size=60))
 def test_any_text_gives_a_number_or_a_tool_error(expression):
     try:
-        Fraction(calculator(expression))
-    except ToolError:
-        pass
+        written = calculator(expression)
+    except ToolError as refused:
+        assert str(refused)
+    else:
+        assert isinstance(Fraction(written), Fraction)  # a number, and nothing else
 
 
 @given(
