@@ -26,8 +26,10 @@ from steprl.types import (
     Action,
     Completion,
     ContextRule,
+    Observation,
     Prompt,
     Sampling,
+    Session,
     Task,
     Trajectory,
     TrajectoryGroup,
@@ -107,7 +109,7 @@ class Guess(ToolEnv):
 
     @classmethod
     def tasks(cls, source: str) -> Sequence[Task]:
-        return guesses(0 if source == "none" else 6 if source == "train" else 4)
+        return guesses(0) if source == "none" else guesses(6) if source == "train" else guesses(4, first=90)
 
     @tool
     def hint(self) -> str:
@@ -124,9 +126,12 @@ REPLIES = ("0", "1", "2", call("hint"))
 """What ``Dice`` may say in ``Guess``."""
 
 
-def guesses(count: int) -> list[Task]:
-    """Tasks of ``Guess``."""
-    return [Task(id=f"task-{n}", prompt=f"Which digit? No. {n}", answer=n % 3) for n in range(count)]
+def guesses(count: int, *, first: int = 0) -> list[Task]:
+    """Tasks of ``Guess``. Those for evaluation begin at 90: they must not be those trained on."""
+    return [
+        Task(id=f"task-{n}", prompt=f"Which digit? No. {n}", answer=n % 3)
+        for n in range(first, first + count)
+    ]
 
 
 def letters(task: Task, action: Action, transition: Transition) -> float:
@@ -148,19 +153,31 @@ def play(
     label: str = "batch",
     seed: int = 0,
     progress: Callable[[Trajectory], None] | None = None,
+    beside_a_good_one: bool = False,
+    **options: Any,
 ) -> list[TrajectoryGroup]:
-    """Play one batch with a fresh pool: of an environment class, or of a workflow."""
+    """Play one batch with a fresh pool: of an environment class, or of a workflow.
+
+    ``beside_a_good_one`` adds a last episode that ends at once and cannot break, so that not all fail.
+    ``options`` are the pool's.
+    """
+    tasks = [Task(id="task", prompt="Begin.")] if tasks is None else tasks
+    if beside_a_good_one:
+        tasks = [*tasks, Task(id="good", prompt="Begin.")]
     workflow: Any = what if hasattr(what, "run") else EnvWorkflow(what, context or AppendOnly())  # type: ignore[arg-type]
+    if beside_a_good_one:
+        workflow = _Beside(workflow)
     pool = Pool(
         workflow=workflow,
         engine=engine,
         renderer=renderer(),
         rewards=RewardComposer(weights or {}),
         concurrency=concurrency,
+        **options,
     )
     return asyncio.run(
         pool.collect(
-            [Task(id="task", prompt="Begin.")] if tasks is None else tasks,
+            tasks,
             label=label,
             seed=seed,
             group_size=group_size,
@@ -169,6 +186,19 @@ def play(
             progress=progress,
         )
     )
+
+
+class _Beside:
+    """A workflow that plays the task "good" as one action that is worth nothing."""
+
+    def __init__(self, workflow: Workflow) -> None:
+        self._workflow = workflow
+
+    async def run(self, task: Task, session: Session) -> None:
+        if task.id != "good":
+            return await self._workflow.run(task, session)
+        await session.act(Observation(text="Begin."))
+        session.reward(0.0, "outcome")
 
 
 def members(groups: Sequence[TrajectoryGroup]) -> list[Trajectory]:

@@ -5,8 +5,13 @@ Every message says which value was wrong, what is allowed, and what to do about 
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+import shutil
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class StepRLError(Exception):
@@ -25,6 +30,10 @@ class EnvError(StepRLError):
     """An environment broke its contract (wrong return, non-finite reward, call after close)."""
 
 
+class DeadlineError(EnvError):
+    """An episode that cannot go on in time: its stop reason is ``deadline``, and it leaves the loss."""
+
+
 class ToolError(StepRLError):
     """A tool refused its arguments. The agent reads the message; the episode goes on."""
 
@@ -37,6 +46,10 @@ class CheckpointError(StepRLError):
     """A checkpoint is missing, partial, or belongs to another model or recipe."""
 
 
+class StorageError(StepRLError):
+    """A file cannot be written: the disk is full, or its folder is not writable."""
+
+
 def unknown(kind: str, name: str, allowed: Iterable[str], *, hint: str = "") -> str:
     """Message for a name that is not known: the value, the closest match, the names allowed."""
     names = sorted(allowed)
@@ -44,3 +57,27 @@ def unknown(kind: str, name: str, allowed: Iterable[str], *, hint: str = "") -> 
     suggestion = f" Did you mean '{close[0]}'?" if close else ""
     listing = f" Known: {', '.join(names)}." if names else ""
     return f"unknown {kind} '{name}'.{suggestion}{listing}{' ' + hint if hint else ''}"
+
+
+def cannot_write(path: Path, error: Exception) -> str:
+    """Message for a file or folder that cannot be written: which and why; how much space is left, if that is
+    why."""
+    number = system_error(error)
+    if number == errno.EEXIST:
+        number = errno.ENOTDIR  # what making a folder says of a file that is in the way
+    reason = os.strerror(number) if number else str(error)
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        place = next(folder for folder in (path, *path.absolute().parents) if folder.is_dir())
+        reason += f" ({shutil.disk_usage(place).free / 1e6:,.1f} MB are free there)"
+    return f"'{path}' cannot be written: {reason}."
+
+
+def system_error(error: Exception) -> int | None:
+    """The operating system's number of an error (``errno``; 0: not known), None when it is of another kind.
+
+    Libraries written in Rust (safetensors, tokenizers) tell the number in their text only.
+    """
+    if isinstance(error, OSError):
+        return error.errno or 0
+    told = re.search(r"\(os error (\d+)\)", str(error))
+    return int(told[1]) if told else None

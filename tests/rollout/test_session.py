@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playing import Guess, Recorder, call, guesses, only, play, renderer
 
-from steprl.errors import EnvError
+from steprl.errors import EngineError, EnvError
 from steprl.renderers import extends
 from steprl.types import (
     Message,
@@ -130,7 +130,7 @@ def test_a_full_context_truncates_and_keeps_the_prompt_that_did_not_fit() -> Non
 
 
 def test_a_first_prompt_that_does_not_fit_is_an_error_that_says_how_long_it_is() -> None:
-    with pytest.raises(EnvError, match=r"first prompt of task 'task-0' has \d+ tokens, tool descriptions"):
+    with pytest.raises(EngineError, match=r"first prompt of task 'task-0' has \d+ tokens, tool descriptions"):
         play(Guess, Recorder(["0"], max_context=20), guesses(1))
 
 

@@ -164,9 +164,13 @@ def test_an_error_is_a_value_that_goes_with_its_stop_reason() -> None:
     made: dict[str, Any] = {"uid": "a", "group_uid": "g", "task_id": "t", "task_hash": "h", "seed": 0}
     error = EpisodeError(kind="EnvError", message="broken")
     assert Trajectory(**made, steps=(), stop_reason=StopReason.ERROR, error=error)
-    for reason, given_error in ((StopReason.ERROR, None), (StopReason.TERMINATED, error)):
-        with pytest.raises(ValueError, match="go together"):
-            Trajectory(**made, steps=(), stop_reason=reason, error=given_error)
+    for reason in (StopReason.TERMINATED, StopReason.DEADLINE):  # the agent's doing; what was waited for
+        assert Trajectory(**made, steps=(), stop_reason=reason, error=error).error is error
+    with pytest.raises(ValueError, match="'error' needs an EpisodeError"):
+        Trajectory(**made, steps=(), stop_reason=StopReason.ERROR)
+    for reason in (StopReason.MAX_STEPS, StopReason.CONTEXT_FULL, StopReason.ABORTED):
+        with pytest.raises(ValueError, match=f"deadline, error, terminated, not '{reason}'"):
+            Trajectory(**made, steps=(), stop_reason=reason, error=error)
 
 
 def test_the_reward_of_a_trajectory_is_the_sum_or_unknown() -> None:

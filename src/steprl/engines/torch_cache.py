@@ -70,13 +70,15 @@ class Plan:
 
 
 class SlotStore:
-    """Static storage [S, C, G, D] for keys and values of every layer; grows in C by doubling."""
+    """Static storage [S, C, G, D] for keys and values of every layer; grows in C by doubling, unless it is
+    wanted ``whole`` from the start."""
 
-    def __init__(self, slots: int, max_context: int, device: torch.device) -> None:
+    def __init__(self, slots: int, max_context: int, device: torch.device, *, whole: bool = False) -> None:
         self.slots = slots
         self.max_context = max_context
         self.device = device
-        self.capacity = min(_FIRST_CAPACITY, max_context)
+        self._first_capacity = max_context if whole else min(_FIRST_CAPACITY, max_context)
+        self.capacity = self._first_capacity
         self.windows: set[int] = set()  # sliding windows that layers have asked for
         self._keys: dict[int, Tensor] = {}
         self._values: dict[int, Tensor] = {}
@@ -100,7 +102,7 @@ class SlotStore:
         """Give all storage back, with whatever a failed pass has left in it."""
         self._keys.clear()
         self._values.clear()
-        self.capacity = min(_FIRST_CAPACITY, self.max_context)
+        self.capacity = self._first_capacity
 
     def write(self, layer: int, key_NGD: Tensor, value_NGD: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
         """Store the new tokens of a layer; returns the layer's whole storage."""

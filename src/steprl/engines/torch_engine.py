@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -19,22 +19,9 @@ from transformers import PreTrainedModel
 from steprl.engines.torch_cache import SlotStore
 from steprl.engines.torch_model import forward, take_over_attention, take_weights
 from steprl.engines.torch_sampling import distribution, sample
-from steprl.engines.torch_slots import SlotTable
+from steprl.engines.torch_slots import Request, SlotTable
 from steprl.errors import ConfigError, EngineError
-from steprl.types import Completion, Finish, Ints, Prompt, Sampling, WeightSource
-
-
-@dataclass(slots=True, eq=False)
-class _Request:
-    prompt: Ints
-    sampling: Sampling
-    session_id: str
-    uniforms: np.random.Generator
-    answer: asyncio.Future[Completion]
-    slot: int = -1
-    ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    versions: list[int] = field(default_factory=list)
+from steprl.types import Completion, Finish, Prompt, Sampling, WeightSource
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +46,8 @@ class TorchEngine:
             model allows if that is less.
         prefill_tokens: most prompt tokens in one forward pass, so that one long prompt does not
             hold up everyone else's next token.
+        deterministic: memory for the longest context from the start, so that its layout, which decides the
+            last bit of a sum, never depends on what was served before.
 
     Raises:
         ConfigError: a size out of range.
@@ -73,6 +62,7 @@ class TorchEngine:
         slots: int = 64,
         max_context: int | None = None,
         prefill_tokens: int = 2048,
+        deterministic: bool = False,
     ) -> None:
         allowed = getattr(model.config.get_text_config(), "max_position_embeddings", None)
         if slots < 1 or prefill_tokens < 1:
@@ -91,12 +81,12 @@ class TorchEngine:
         self._model = model.eval().requires_grad_(False)
         self._decode = decode
         self._prefill_tokens = prefill_tokens
-        self._waiting: list[_Request] = []
-        self._running: list[_Request] = []
+        self._waiting: list[Request] = []
+        self._running: list[Request] = []
         self._driver: asyncio.Task[None] | None = None
         self._slots = SlotTable(slots, max_context)
         self._prompt_tokens = self._prefilled = self._sampled = self._passes = 0
-        self._store = SlotStore(slots, max_context, model.device)
+        self._store = SlotStore(slots, max_context, model.device, whole=deterministic)
         take_over_attention(self._model, max_context)
 
     # ── the contract ──────────────────────────────────────────────────────────────────────────────
@@ -122,7 +112,7 @@ class TorchEngine:
             raise EngineError("the torch engine takes token ids only, this prompt has media")
         if sampling.stop and self._decode is None:
             raise EngineError("stop strings need an engine that was given a decoder")
-        request = _Request(
+        request = Request(
             prompt=prompt.ids,
             sampling=sampling,
             session_id=session_id,
@@ -197,7 +187,7 @@ class TorchEngine:
         if ready:
             self._postprocess(ready, logits_BV)
 
-    def _schedule(self) -> list[tuple[_Request, int]]:
+    def _schedule(self) -> list[tuple[Request, int]]:
         """Which requests advance in this pass, and by how many tokens: decoding first, then prompts."""
         self._admit()
         pending = [(r, int(self._slots.known[r.slot] - self._slots.computed[r.slot])) for r in self._running]
@@ -214,7 +204,7 @@ class TorchEngine:
 
     def _admit(self) -> None:
         """Give slots to waiting requests, in order, with the longest prefix that is already computed."""
-        still: list[_Request] = []
+        still: list[Request] = []
         for request in self._waiting:
             place = None if self._slots.full else self._slots.find(request.prompt, request.session_id)
             if place is None:
@@ -228,7 +218,7 @@ class TorchEngine:
             self._running.append(request)
         self._waiting = still
 
-    def _run(self, runs: list[tuple[_Request, int]]) -> tuple[list[_Request], Tensor]:
+    def _run(self, runs: list[tuple[Request, int]]) -> tuple[list[Request], Tensor]:
         """One forward pass; returns the requests whose next token can be sampled, with their logits."""
         slots = self._slots
         spans = [(r.slot, int(slots.computed[r.slot]), count) for r, count in runs]
@@ -241,7 +231,7 @@ class TorchEngine:
             self._prefilled += min(count, max(0, len(request.prompt) - start))
         return [runs[index][0] for index in ready], logits
 
-    def _postprocess(self, ready: list[_Request], logits_BV: Tensor) -> None:
+    def _postprocess(self, ready: list[Request], logits_BV: Tensor) -> None:
         sampling = [r.sampling for r in ready]
         logprobs_BV = distribution(logits_BV, sampling)
         tokens = sample(logprobs_BV, sampling, [r.uniforms.random() for r in ready])
@@ -261,7 +251,7 @@ class TorchEngine:
                 self._vacate(request)
                 self._answer(request, finish)
 
-    def _finish(self, request: _Request, token: int) -> Finish | None:
+    def _finish(self, request: Request, token: int) -> Finish | None:
         sampling = request.sampling
         if token in sampling.stop_ids:
             return "stop"
@@ -277,7 +267,7 @@ class TorchEngine:
 
     # ── slots ─────────────────────────────────────────────────────────────────────────────────────
 
-    def _answer(self, request: _Request, finish: Finish) -> None:
+    def _answer(self, request: Request, finish: Finish) -> None:
         if not request.answer.done():
             request.answer.set_result(
                 Completion(
@@ -288,13 +278,13 @@ class TorchEngine:
                 )
             )
 
-    def _drop(self, request: _Request) -> None:
+    def _drop(self, request: Request) -> None:
         if request in self._waiting:
             self._waiting.remove(request)
         if request in self._running:
             self._running.remove(request)
             self._vacate(request)
 
-    def _vacate(self, request: _Request) -> None:
+    def _vacate(self, request: Request) -> None:
         if request.slot >= 0:
             self._slots.vacate(request.slot)

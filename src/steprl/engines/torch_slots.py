@@ -5,15 +5,31 @@ Shapes: S slots, C the longest context, P prompt tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import asyncio
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from steprl.types import Ints
+from steprl.types import Completion, Ints, Sampling
 
 WORTH_WAITING = 16
 """A shared prefix of more tokens than this is copied, or waited for, instead of being computed again."""
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """A prompt that is being answered: where (-1: not yet), what is sampled so far, and who waits."""
+
+    prompt: Ints
+    sampling: Sampling
+    session_id: str
+    uniforms: np.random.Generator
+    answer: asyncio.Future[Completion]
+    slot: int = -1
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,8 +99,11 @@ class SlotTable:
         self._used[slot] = self._clock
 
     def forget(self) -> None:
-        """The weights have changed: no slot's keys and values, a busy one's included, serve anyone else."""
+        """The weights have changed: no slot's keys and values, a busy one's included, serve anyone else, and
+        which slot is taken next no longer depends on the past."""
         self._valid[:] = False
+        self._used[:] = 0
+        self._clock = 0
 
     def release(self, session_id: str) -> None:
         """The session will not come back: its slot is free for anyone, its content still shared."""

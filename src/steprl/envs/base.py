@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
+from steprl.envs.policy import ScriptedPolicy
 from steprl.errors import TaskError
 from steprl.tasks import load_jsonl
 from steprl.tools import Tool
@@ -20,8 +21,9 @@ class Env(ABC):
     """What an agent acts in. Subclass it, or ``ToolEnv``, which does the tool calling.
 
     ``tools`` are those the agent is told about. ``reward_range`` are the least and the greatest
-    total reward of an episode before weights. An episode whose environment raises is recorded as an
-    error on its trajectory, without a reward, and kept out of loss and statistics.
+    total reward of an episode before weights. An episode whose environment raises is played again, action
+    by action; if the same action raises again the episode ends with the least reward, and otherwise it goes
+    on. What stays broken is an error on its trajectory, kept out of loss and statistics.
     """
 
     tools: Sequence[Tool] = ()
@@ -42,6 +44,14 @@ class Env(ABC):
                 f"a recipe, tasks=… from Python), or override {cls.__name__}.tasks."
             )
         return load_jsonl(source)
+
+    @classmethod
+    def oracle(cls, task: Task) -> ScriptedPolicy | None:
+        """A policy that solves the task, knowing its answer; None: there is none.
+
+        The checker plays it, and a small policy can be warmed up on it.
+        """
+        return None
 
     @abstractmethod
     async def reset(self, task: Task, *, seed: int) -> Sequence[Message]:

@@ -31,9 +31,12 @@ class ToolEnv(Env):
     ``tools`` may be functions and methods made with ``@tool``. The calls of one action run
     concurrently, except that methods, which share the episode's state, run one after the other in the
     order of the calls; so the same calls always give the same state. All of them end before the step does.
+
+    A tool call may take ``tool_deadline`` seconds (0: any time); a tool's own deadline comes first.
     """
 
     system_prompt: str = ""
+    tool_deadline: float = 60.0
 
     _task: Task | None = None
     _over: bool = False
@@ -143,9 +146,9 @@ class ToolEnv(Env):
             chosen = tools[call.name].bind(self)
             if chosen.method:
                 async with in_order:
-                    text = await chosen.run(call.arguments)
+                    text = await chosen.run(call.arguments, deadline=self.tool_deadline)
             else:
-                text = await chosen.run(call.arguments)
+                text = await chosen.run(call.arguments, deadline=self.tool_deadline)
         except ToolError as error:
             text = f"Error: {error}"
         return Message(role="tool", content=_readable(text), name=call.name, tool_call_id=call.id)

@@ -1,8 +1,18 @@
 """Playing episodes: a session records the steps, a workflow decides what happens, a pool runs many."""
 
-from steprl.rollout.pool import Pool, Progress, RolloutConfig
+from steprl.rollout.config import Deadlines, FailurePolicy, RolloutConfig
+from steprl.rollout.pool import Pool, Progress
 from steprl.rollout.seeds import derive_seed
 from steprl.rollout.session import EpisodeSession
 from steprl.rollout.workflow import EnvWorkflow
 
-__all__ = ["EnvWorkflow", "EpisodeSession", "Pool", "Progress", "RolloutConfig", "derive_seed"]
+__all__ = [
+    "Deadlines",
+    "EnvWorkflow",
+    "EpisodeSession",
+    "FailurePolicy",
+    "Pool",
+    "Progress",
+    "RolloutConfig",
+    "derive_seed",
+]

@@ -5,69 +5,30 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from copy import deepcopy
-from dataclasses import dataclass, field
 
-from steprl.errors import ConfigError, EnvError
+from steprl.errors import ConfigError, EngineError, EnvError, StepRLError
 from steprl.rewards.compose import RewardComposer
+from steprl.rollout.config import Deadlines, FailurePolicy
+from steprl.rollout.episode import Episode, EpisodePlayer, Played
+from steprl.rollout.pending import Pending
 from steprl.rollout.seeds import derive_seed
-from steprl.rollout.session import EpisodeSession, EpisodeStopped
+from steprl.rollout.turns import Turns
 from steprl.tasks import task_hash
 from steprl.types import (
+    Completion,
     Engine,
-    EpisodeError,
+    Prompt,
     Renderer,
     Sampling,
-    StopReason,
     Task,
     Trajectory,
     TrajectoryGroup,
+    WeightSource,
     Workflow,
 )
 
 Progress = Callable[[Trajectory], None]
 """Called with every finished trajectory, in order of completion."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutConfig:
-    """How episodes are played.
-
-    ``groups`` tasks per iteration, ``group_size`` episodes each; at most ``concurrency`` episodes at
-    once. ``max_steps`` actions per episode. ``rewards`` are weights of named components.
-    """
-
-    groups: int = 8
-    group_size: int = 8
-    concurrency: int = 64
-    max_steps: int = 16
-    rewards: dict[str, float] = field(default_factory=dict)
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-    max_tokens: int = 256
-    stop: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in ("groups", "group_size", "concurrency", "max_steps", "max_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"rollout.{name} must be at least 1, got {getattr(self, name)}")
-        try:
-            self.sampling(())
-        except ValueError as error:
-            raise ConfigError(f"rollout: {error}") from None
-
-    def sampling(self, stop_ids: tuple[int, ...]) -> Sampling:
-        """The sampling settings, with the token ids that end an action."""
-        return Sampling(
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            max_tokens=self.max_tokens,
-            stop=self.stop,
-            stop_ids=stop_ids,
-        )
 
 
 class Pool:
@@ -76,6 +37,11 @@ class Pool:
     Args:
         workflow: makes no state of its own; every episode gets its own environment through it.
         concurrency: most episodes at once.
+        failures: what becomes of an episode that breaks.
+        deadlines: when an episode is given up.
+        minimum_reward: what an episode is worth whose agent broke the environment; None: it is dropped.
+        deterministic: answer requests in rounds, so that delays decide nothing; slower, for everyone waits
+            for the slowest environment.
     """
 
     def __init__(
@@ -86,12 +52,25 @@ class Pool:
         renderer: Renderer,
         rewards: RewardComposer,
         concurrency: int,
+        failures: FailurePolicy | None = None,
+        deadlines: Deadlines | None = None,
+        minimum_reward: float | None = None,
+        deterministic: bool = False,
     ) -> None:
-        self._workflow = workflow
+        failures, deadlines = failures or FailurePolicy(), deadlines or Deadlines()
         self._engine = engine
-        self._renderer = renderer
-        self._rewards = rewards
-        self._slots = asyncio.Semaphore(concurrency)
+        self._concurrency = concurrency
+        self._fail_fast = failures.fail_fast
+        self._report = deadlines.report
+        self._deterministic = deterministic
+        self._player = EpisodePlayer(
+            workflow=workflow,
+            renderer=renderer,
+            rewards=rewards,
+            failures=failures,
+            deadlines=deadlines,
+            minimum_reward=minimum_reward,
+        )
 
     async def collect(
         self,
@@ -112,90 +91,115 @@ class Pool:
         writes into it is nobody else's.
 
         Raises:
-            EnvError: every episode broke; the first error is shown last.
+            EnvError, EngineError: every episode failed, or one did and ``fail_fast`` is set; the error that
+                was first in dispatch order is shown last.
             TaskError: a task cannot be hashed.
             ConfigError: from anywhere inside, at once.
         """
-        hashes = [task_hash(task) for task in tasks]
-
-        async def play(task: Task, place: int, member: int) -> Trajectory:
-            task = deepcopy(task)
-            session = EpisodeSession(
+        episodes = [
+            Episode(
                 task=task,
+                task_hash=content_hash,
                 uid=f"{label}-{place}.{member}",
+                group_uid=f"{label}-{place}",
                 seed=derive_seed(seed, place),
                 sampling_seed=derive_seed(seed, place, member),
-                engine=self._engine,
-                renderer=self._renderer,
                 sampling=sampling,
-                rewards=self._rewards,
                 max_steps=max_steps,
             )
-            async with self._slots:
-                trajectory = await self._episode(task, hashes[place], f"{label}-{place}", session)
-            if progress is not None:
-                progress(trajectory)
-            return trajectory
-
-        try:
-            async with asyncio.TaskGroup() as scope:
-                running = [
-                    [scope.create_task(play(task, place, member)) for member in range(group_size)]
-                    for place, task in enumerate(tasks)
-                ]
-        except* ConfigError as errors:
-            raise errors.exceptions[0] from None
-        played = [tuple(member.result() for member in members) for members in running]
-        _refuse_total_failure([trajectory for members in played for trajectory in members])
+            for place, (task, content_hash) in enumerate([(task, task_hash(task)) for task in tasks])
+            for member in range(group_size)
+        ]
+        played = await self._all(episodes, progress)
+        _refuse_total_failure(played)
         return [
-            TrajectoryGroup(group_uid=f"{label}-{place}", task_id=task.id, trajectories=members)
-            for place, (task, members) in enumerate(zip(tasks, played, strict=True))
+            TrajectoryGroup(
+                group_uid=f"{label}-{place}",
+                task_id=task.id,
+                trajectories=tuple(
+                    member.trajectory for member in played[place * group_size : (place + 1) * group_size]
+                ),
+            )
+            for place, task in enumerate(tasks)
         ]
 
-    async def _episode(
-        self, task: Task, content_hash: str, group_uid: str, session: EpisodeSession
-    ) -> Trajectory:
-        error: EpisodeError | None = None
+    async def replay(self, task: Task, recorded: Trajectory, *, max_steps: int) -> Trajectory:
+        """Take a recorded trajectory's actions again in a fresh environment; no engine is asked.
+
+        Where the environment answers otherwise, the error is of the kind ``Diverged``; where it asks for
+        more actions than there are, of the kind ``EngineError``.
+        """
+        episode = Episode(
+            task=task,
+            task_hash=task_hash(task),
+            uid=recorded.uid,
+            group_uid=recorded.group_uid,
+            seed=recorded.seed,
+            sampling_seed=0,
+            sampling=Sampling(),
+            max_steps=max_steps,
+        )
+        engine = _Recording(self._engine.max_context)
+        return (await self._player.play(episode, engine, Pending(0), recorded.steps)).trajectory
+
+    async def _all(self, episodes: Sequence[Episode], progress: Progress | None) -> list[Played]:
+        pending = Pending(self._report)
+        free = asyncio.Semaphore(self._concurrency)
+        turns = None
+        if self._deterministic:
+            turns = Turns(self._engine, [episode.uid for episode in episodes], self._concurrency)
+
+        async def play(episode: Episode) -> Played:
+            async with free if turns is None else turns.seat(episode.uid):
+                played = await self._player.play(episode, turns or self._engine, pending)
+            if self._fail_fast and played.raised is not None:
+                raise _told("an episode failed, and rollout.failures.fail_fast is set", played)
+            if progress is not None:
+                progress(played.trajectory)
+            return played
+
         try:
-            with suppress(EpisodeStopped):
-                await self._workflow.run(task, session)
-                session.end()
-            steps = session.steps()
-        except ConfigError:
-            raise
-        except (Exception, SystemExit, asyncio.CancelledError) as broken:
-            # The boundary between an episode and the run: whatever broke becomes a value. A cancellation
-            # that nobody asked this task for leaked out of the episode; any other is the run's own.
-            playing = asyncio.current_task()
-            assert playing is not None
-            if isinstance(broken, asyncio.CancelledError) and playing.cancelling():
-                raise
-            error = EpisodeError(
-                kind=type(broken).__name__, message=str(broken), traceback=traceback.format_exc()
-            )
-            steps = session.steps(scored=False)
-        finally:
-            self._engine.release(session.uid)
-        reason = StopReason.ERROR if error is not None else session.stop_reason
-        assert reason is not None
-        return Trajectory(
-            uid=session.uid,
-            group_uid=group_uid,
-            task_id=task.id,
-            task_hash=content_hash,
-            seed=session.seed,
-            steps=steps,
-            stop_reason=reason,
-            final_prompt_ids=None if error is not None else session.final_prompt_ids,
-            error=error,
-        )
+            with pending.watched():
+                async with asyncio.TaskGroup() as scope:
+                    running = [scope.create_task(play(episode)) for episode in episodes]
+        except* (ConfigError, EnvError, EngineError) as errors:
+            raise errors.exceptions[0] from None
+        return [episode.result() for episode in running]
 
 
-def _refuse_total_failure(trajectories: Sequence[Trajectory]) -> None:
-    errors = [t.error for t in trajectories if t.error is not None]
-    if errors and len(errors) == len(trajectories):
-        first = errors[0]
-        raise EnvError(
-            f"all {len(errors)} episodes failed; nothing to train on. The first one: "
-            f"{first.kind}: {first.message}\n{first.traceback}"
-        )
+class _Recording:
+    """The engine of a replay: all actions are recorded, so nobody should ask."""
+
+    version = 0
+
+    def __init__(self, max_context: int) -> None:
+        self.max_context = max_context
+
+    async def generate(self, prompt: Prompt, sampling: Sampling, *, session_id: str, seed: int) -> Completion:
+        raise EngineError(f"the recording of {session_id} has no further action, but one is asked for")
+
+    async def abort(self, session_id: str) -> None:
+        """Nothing runs."""
+
+    def release(self, session_id: str) -> None:
+        """Nothing is kept."""
+
+    async def sync(self, source: WeightSource, version: int) -> None:
+        raise EngineError("a recording has no weights to take")
+
+
+def _refuse_total_failure(played: Sequence[Played]) -> None:
+    failed = [episode for episode in played if episode.raised is not None]
+    if failed and len(failed) == len(played):
+        raise _told(f"all {len(failed)} episodes failed; nothing to train on", failed[0])
+
+
+def _told(what: str, failed: Played) -> StepRLError:
+    """An error that ends the run; what raised on purpose explains itself, anything else by its traceback."""
+    raised, uid = failed.raised, failed.trajectory.uid
+    assert raised is not None
+    kind = EngineError if isinstance(raised, EngineError) else EnvError
+    if isinstance(raised, StepRLError):
+        return kind(f"{what}. {uid}: {raised}")
+    root = "".join(traceback.format_exception(raised)).rstrip()
+    return kind(f"{what}. {uid}: {type(raised).__name__}: {raised}\n{root}")

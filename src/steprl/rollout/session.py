@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import asyncio
+import math
+from collections.abc import Sequence
 from time import perf_counter
 from typing import Literal
 
 import numpy as np
 
-from steprl.errors import EngineError, EnvError
+from steprl.errors import ConfigError, EngineError, EnvError
 from steprl.renderers import prompt_ids
 from steprl.rewards.compose import RewardComposer
+from steprl.rollout.draft import Draft, Sampled
 from steprl.rollout.seeds import derive_seed
 from steprl.types import (
     Action,
-    Completion,
     Engine,
     Ints,
     Observation,
@@ -31,29 +32,31 @@ from steprl.types import (
 )
 
 
+class Diverged(EnvError):
+    """Recorded actions were played again, and the environment answered otherwise than it did.
+
+    ``step`` is the action that would have come next, ``expected`` and ``found`` are the ids of its prompt, as
+    recorded and as they are now.
+    """
+
+    def __init__(self, step: int, expected: tuple[int, ...], found: tuple[int, ...]) -> None:
+        differing = (at for at, ids in enumerate(zip(expected, found, strict=False)) if ids[0] != ids[1])
+        at = next(differing, min(len(expected), len(found)))
+        super().__init__(
+            f"the same seed and actions led to another prompt at step {step}, from token {at} on "
+            f"({len(expected)} tokens then, {len(found)} now): the environment is not deterministic"
+        )
+        self.step = step
+        self.expected = expected
+        self.found = found
+
+
 class EpisodeStopped(Exception):
     """The session has ended the episode: a limit was reached. Workflows let it pass."""
 
     def __init__(self, reason: StopReason) -> None:
         super().__init__(reason.value)
         self.reason = reason
-
-
-@dataclass(slots=True, eq=False)
-class _Draft:
-    """A step being written: sampled already, not yet answered by the environment."""
-
-    prompt_ids: tuple[int, ...]
-    completion: Completion
-    action: Action
-    kind: Literal["act", "summary"]
-    agent: str
-    parent: int | None
-    started: float
-    engine_seconds: float
-    env_seconds: float = 0.0
-    transition: Transition = field(default_factory=Transition)
-    extra: dict[str, float] = field(default_factory=dict)
 
 
 class EpisodeSession:
@@ -65,6 +68,8 @@ class EpisodeSession:
         seed: what the environment is reset with; the same for all members of a group.
         sampling_seed: with the number of the step it decides the stream each action is sampled from.
         max_steps: actions (summaries not counted) before the episode is truncated.
+        recorded: steps of the same episode, played before: their actions are taken again, and the engine is
+            asked from the first one on that is not among them.
     """
 
     def __init__(
@@ -79,11 +84,17 @@ class EpisodeSession:
         sampling: Sampling,
         rewards: RewardComposer,
         max_steps: int,
+        recorded: Sequence[Step] = (),
     ) -> None:
         self.seed = seed
         self.stop_reason: StopReason | None = None
         self.final_prompt_ids: Ints | None = None
+        self.metrics: dict[str, float] = {}
+        self.waits_for: Literal["environment", "policy"] = "environment"
+        self.waiting_since = perf_counter()
         self._task = task
+        self._recorded = recorded
+        self._given_up = False
         self.uid = uid
         self._sampling_seed = sampling_seed
         self._engine = engine
@@ -91,7 +102,7 @@ class EpisodeSession:
         self._sampling = sampling
         self._rewards = rewards
         self._max_steps = max_steps
-        self._drafts: list[_Draft] = []
+        self._drafts: list[Draft] = []
         self._last_of: dict[str, int] = {}
         self._asking = False
 
@@ -108,8 +119,11 @@ class EpisodeSession:
         Raises:
             EpisodeStopped: the step limit or the context is reached, or the request was aborted.
             EngineError: the very first prompt does not fit the context.
+            Diverged: this is not the prompt that the recorded action answered.
             EnvError: the episode has ended, or the last question is not answered yet.
         """
+        if self._given_up:
+            raise EpisodeStopped(StopReason.DEADLINE)
         if self.stop_reason is not None:
             raise EnvError(f"the episode has ended ({self.stop_reason}); a workflow must not act after that")
         if self._asking:
@@ -130,12 +144,12 @@ class EpisodeSession:
         if self._drafts:
             last = self._drafts[-1]
             last.env_seconds = started - last.started - last.engine_seconds
-        completion = await self._sampled(asked)
-        action = self._renderer.parse(completion.ids.tolist(), completion.finish)
+        sampled = await self._next_action(asked)
+        action = self._renderer.parse(sampled.ids.tolist(), sampled.finish)
         self._drafts.append(
-            _Draft(
+            Draft(
                 prompt_ids=asked,
-                completion=completion,
+                sampled=sampled,
                 action=action,
                 kind=kind,
                 agent=agent,
@@ -145,7 +159,7 @@ class EpisodeSession:
             )
         )
         self._last_of[agent] = len(self._drafts) - 1
-        if completion.finish == "abort":
+        if sampled.finish == "abort":
             self._stop(StopReason.ABORTED, None)
         return action
 
@@ -160,6 +174,10 @@ class EpisodeSession:
         draft = self._last("reward")
         draft.extra[name] = draft.extra.get(name, 0.0) + finite(value, f"reward '{name}'")
 
+    def metric(self, value: float, name: str) -> None:
+        """Record a figure of the episode; a later one of the same name replaces it."""
+        self.metrics[name] = finite(value, f"metric '{name}'")
+
     def end(self, *, truncated: bool = False) -> None:
         """The episode is over: by the task's own end, or by a limit that is not the task's."""
         if self.stop_reason is None:
@@ -167,58 +185,58 @@ class EpisodeSession:
 
     def steps(self, *, scored: bool = True) -> tuple[Step, ...]:
         """The record. Rewards are composed here, once; a broken episode is recorded unscored."""
-        return tuple(self._finished(draft, scored) for draft in self._drafts)
+        return tuple(draft.step(self._task, self._rewards if scored else None) for draft in self._drafts)
 
-    async def _sampled(self, asked: tuple[int, ...]) -> Completion:
-        self._asking = True
+    @property
+    def task_id(self) -> str:
+        """Which task is played."""
+        return self._task.id
+
+    @property
+    def acted(self) -> int:
+        """Actions so far, summaries included."""
+        return len(self._drafts)
+
+    def blame(self, least: float) -> None:
+        """The agent broke the environment: the episode is over, and its total reward is ``least``."""
+        earlier = math.fsum(value for draft in self._drafts for value in draft.rewards().values())
+        self.reward(least - earlier, "outcome")
+        self.stop_reason = StopReason.TERMINATED
+
+    def give_up(self) -> None:
+        """A deadline has passed: whoever plays on is told so at the next action."""
+        self._given_up = True
+        self.stop_reason = StopReason.DEADLINE
+
+    async def _next_action(self, asked: tuple[int, ...]) -> Sampled:
+        """The recorded action, where there is one; else the engine's."""
+        index = len(self._drafts)
+        if index < len(self._recorded):
+            step = self._recorded[index]
+            expected = tuple(step.prompt_ids.tolist())
+            if asked != expected:
+                raise Diverged(index, expected, asked)
+            self._asking = True
+            await asyncio.sleep(0)  # as an engine would: who asks twice at once does so again
+            self._asking, self.waiting_since = False, perf_counter()
+            return Sampled.then(step)
+        self._asking, self.waits_for, self.waiting_since = True, "policy", perf_counter()
         try:
-            return await self._engine.generate(
+            completion = await self._engine.generate(
                 Prompt(ids=np.asarray(asked, dtype=np.int32)),
                 self._sampling,
                 session_id=self.uid,
-                seed=derive_seed(self._sampling_seed, len(self._drafts)),
+                seed=derive_seed(self._sampling_seed, index),
             )
+        except (EngineError, ConfigError):
+            raise
+        except Exception as error:
+            raise EngineError(f"the engine failed: {type(error).__name__}: {error}") from error
         finally:
-            self._asking = False
+            self._asking, self.waits_for, self.waiting_since = False, "environment", perf_counter()
+        return Sampled.now(completion, self._sampling)
 
-    def _finished(self, draft: _Draft, scored: bool) -> Step:
-        transition = draft.transition
-        if draft.extra:
-            named = dict(transition.rewards)
-            for name, value in draft.extra.items():
-                named[name] = named.get(name, 0.0) + value
-            transition = Transition(
-                feedback=transition.feedback,
-                rewards=named,
-                terminated=transition.terminated,
-                truncated=transition.truncated,
-                anchor=transition.anchor,
-            )
-        rewards: Mapping[str, float] = {}
-        reward: float | None = None
-        if scored:
-            rewards, reward = self._rewards.compose(self._task, draft.action, transition)
-        completion = draft.completion
-        return Step(
-            prompt_ids=np.asarray(draft.prompt_ids, dtype=np.int32),
-            action_ids=completion.ids,
-            sampled_mask=np.ones(len(completion.ids), dtype=np.bool_),
-            logprobs=completion.logprobs,
-            policy_versions=completion.policy_versions,
-            sampling=self._sampling,
-            finish=completion.finish,
-            kind=draft.kind,
-            agent=draft.agent,
-            parent=draft.parent,
-            reward=reward,
-            rewards=rewards,
-            feedback=transition.feedback,
-            anchor=transition.anchor,
-            calls=draft.action.tool_calls,
-            timings={"engine": draft.engine_seconds, "env": draft.env_seconds},
-        )
-
-    def _last(self, verb: str) -> _Draft:
+    def _last(self, verb: str) -> Draft:
         if not self._drafts:
             raise EnvError(f"session.{verb} comes after the first action, and there is none yet")
         return self._drafts[-1]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 from steprl.envs.base import Env
 from steprl.types import Action, ContextRule, History, Message, Observation, Session, Task
+
+logger = logging.getLogger("steprl.rollout")
 
 
 class _PolicyActor:
@@ -44,7 +47,16 @@ class EnvWorkflow:
                 history = history.then(action, transition.feedback)
                 observation = transition.observation or _observed(await self._context(history, actor))
         finally:
-            await env.close()
+            await _closed(env, session)
+
+
+async def _closed(env: Env, session: Session) -> None:
+    """Close an environment; that it fails to is told and counted, and costs the episode nothing."""
+    try:
+        await env.close()
+    except Exception as error:
+        session.metric(1.0, "close_failed")
+        logger.warning("%s: %s.close failed: %r", session.uid, type(env).__name__, error)
 
 
 def _observed(messages: Sequence[Message]) -> Observation:

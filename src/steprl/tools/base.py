@@ -16,9 +16,14 @@ from typing import Any, overload
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from steprl.errors import ConfigError, EnvError, ToolError
+from steprl.errors import ConfigError, DeadlineError, EnvError, ToolError
+from steprl.tools.cassette import GivenUp, playing
 from steprl.tools.schema import Arguments, arguments_of, read_docstring
+from steprl.tools.threads import in_thread
 from steprl.types import ToolSpec
+
+_CLEANING_UP = 1.0
+"""Seconds that an async tool has to end after it was cancelled."""
 
 MAX_OUTPUT = 10_000
 """Characters of a tool's output that reach the agent, unless the tool says otherwise."""
@@ -32,6 +37,7 @@ class Tool:
 
     ``spec`` is what the model is told; ``method`` says that the function takes ``self``: accessed on an
     instance, the tool is bound to it like a method, so that tools can share an episode's state.
+    ``deadline`` is how many seconds a call may take (0: any); None leaves it to the environment.
     """
 
     spec: ToolSpec
@@ -39,6 +45,7 @@ class Tool:
     arguments: Arguments
     max_output: int = MAX_OUTPUT
     method: bool = False
+    deadline: float | None = None
 
     @property
     def name(self) -> str:
@@ -62,29 +69,65 @@ class Tool:
             return self
         return replace(self, call=MethodType(self.call, instance))
 
-    async def run(self, arguments: Mapping[str, Any]) -> str:
+    async def run(self, arguments: Mapping[str, Any], *, deadline: float = 0.0) -> str:
         """Check the arguments, call the function, and return its result as text.
 
         A sync function runs in a thread, off the event loop. Text is returned as it is, ``None`` as
-        "ok", a set in sorted order, anything else as compact JSON; cut at ``max_output`` characters.
+        "ok", a set in sorted order, anything else as compact JSON; cut at ``max_output`` characters. Inside
+        a `Cassette` the answer may be a recorded one, unless the tool is a method.
+
+        Args:
+            deadline: seconds a call may take (0: any) where the tool itself does not say.
 
         Raises:
-            ToolError: wrong arguments, or the function raised: ``TypeName: message``.
+            ToolError: wrong arguments, no result in time, or the function raised: ``TypeName: message``.
+            DeadlineError: a method that shares the episode's state gave no result in time and may still
+                be changing it.
             EnvError: raised by the function itself, for what is not the agent's doing; or the result
                 cannot be written as JSON.
         """
         if self.method and not isinstance(self.call, MethodType):
             raise EnvError(f"tool '{self.name}' is a method: bind it first (instance.{self.name})")
         checked = self.arguments.check(self.name, arguments)
+        seconds = deadline if self.deadline is None else self.deadline
+        cassette = None if self.method else playing(self.name)
+        if cassette is None:
+            return await self._answer(checked, seconds)
+        return await cassette.through(self.name, checked, lambda: self._answer(checked, seconds))
+
+    async def _answer(self, checked: Mapping[str, Any], deadline: float) -> str:
         try:
-            if inspect.iscoroutinefunction(self.call):
-                with _told():
-                    result = await self.call(**checked)
-            else:
-                result = await asyncio.to_thread(self._call_in_thread, checked)
+            result = await (self._result(checked) if not deadline else self._in_time(checked, deadline))
+        except GivenUp:
+            raise  # nobody knows what the answer would have been
         except ToolError as error:
             raise ToolError(self._cut(str(error))) from error
         return self._cut(self._text(result))
+
+    async def _result(self, checked: Mapping[str, Any]) -> Any:
+        if not inspect.iscoroutinefunction(self.call):
+            return await in_thread(lambda: self._call_in_thread(checked))
+        with _told():
+            return await self.call(**checked)
+
+    async def _in_time(self, checked: Mapping[str, Any], deadline: float) -> Any:
+        working = asyncio.ensure_future(self._result(checked))
+        try:
+            await asyncio.wait({working}, timeout=deadline)
+            if working.done():
+                return working.result()
+            working.cancel()
+            # whoever cleans up at a cancellation may do so, but not for ever
+            await asyncio.wait({working}, timeout=_CLEANING_UP)
+        except asyncio.CancelledError:
+            working.cancel()
+            raise
+        if self.method and not (working.done() and inspect.iscoroutinefunction(self.call)):
+            raise DeadlineError(
+                f"tool '{self.name}' gave no result within {deadline:g} s and may still be changing the "
+                f"episode's state. Raise its deadline, @tool(deadline=…), or make it faster."
+            )
+        raise GivenUp(f"no result within {deadline:g} seconds; the call was given up")
 
     def _call_in_thread(self, checked: Mapping[str, Any]) -> Any:
         # translated here, not by the caller: a StopIteration never makes it through a future
@@ -144,7 +187,11 @@ def _told() -> Iterator[None]:
 def tool(function: Callable[..., Any], /) -> Tool: ...
 @overload
 def tool(
-    *, name: str | None = None, description: str | None = None, max_output: int = MAX_OUTPUT
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    max_output: int = MAX_OUTPUT,
+    deadline: float | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -153,12 +200,14 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     max_output: int = MAX_OUTPUT,
+    deadline: float | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """Make a tool from a function: ``@tool``, or ``@tool(name=…, description=…, max_output=…)``.
+    """Make a tool from a function: ``@tool``, or ``@tool(name=…, description=…, max_output=…, deadline=…)``.
 
     Every parameter needs a type. The docstring up to its first section is the description; a
     Google-style ``Args:`` section describes the arguments. Works on methods, too: ``self`` is not an
-    argument.
+    argument. A call that takes longer than ``deadline`` seconds (0: any time; None: as the environment says)
+    is given up, and the agent is told.
 
     Raises:
         ConfigError: no description, a bad name, a parameter without a type or with one that JSON
@@ -166,12 +215,18 @@ def tool(
     """
 
     def make(function: Callable[..., Any]) -> Tool:
-        return _make(function, name, description, max_output)
+        return _make(function, name, description, max_output, deadline)
 
     return make if function is None else make(function)
 
 
-def _make(function: Callable[..., Any], name: str | None, description: str | None, max_output: int) -> Tool:
+def _make(
+    function: Callable[..., Any],
+    name: str | None,
+    description: str | None,
+    max_output: int,
+    deadline: float | None,
+) -> Tool:
     if not inspect.isfunction(function):
         raise ConfigError(
             f"@tool needs a function, got {function!r}. "
@@ -184,6 +239,8 @@ def _make(function: Callable[..., Any], name: str | None, description: str | Non
         )
     if max_output < 1:
         raise ConfigError(f"tool '{name}': max_output must be at least 1 character, got {max_output}")
+    if deadline is not None and not 0 <= deadline < float("inf"):
+        raise ConfigError(f"tool '{name}': deadline must be 0 (none) or a number of seconds, got {deadline}")
     documented, described = read_docstring(function)
     description = documented if description is None else description
     if not description:
@@ -195,4 +252,5 @@ def _make(function: Callable[..., Any], name: str | None, description: str | Non
         arguments=arguments,
         max_output=max_output,
         method=next(iter(inspect.signature(function).parameters), "") == "self",
+        deadline=deadline,
     )

@@ -74,6 +74,10 @@ class Session(Protocol):
         """Add a named reward component to the last step."""
         ...
 
+    def metric(self, value: float, name: str) -> None:
+        """Record a figure of the episode; statistics average it as ``episode/<name>``."""
+        ...
+
     def end(self, *, truncated: bool = False) -> None:
         """Say that the episode is over: the task's end, or a limit that is not the task's."""
         ...

@@ -44,6 +44,9 @@ class StopReason(StrEnum):
         return self in (StopReason.TERMINATED, StopReason.MAX_STEPS, StopReason.CONTEXT_FULL)
 
 
+_EXPLAINED = frozenset({StopReason.ERROR, StopReason.TERMINATED, StopReason.DEADLINE})
+
+
 class StepKey(NamedTuple):
     """Names one step: the trajectory's uid and the index of the step in it."""
 
@@ -53,7 +56,11 @@ class StepKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeError:
-    """What broke an episode. A value on the trajectory, never a reward of 0."""
+    """What broke an episode. A value on the trajectory, never a reward of 0.
+
+    On a trajectory that was terminated it is an error that the same action reproduced: the agent's doing. On
+    one that met a deadline it says what was being waited for.
+    """
 
     kind: str
     message: str
@@ -134,8 +141,13 @@ class Trajectory:
     def __post_init__(self) -> None:
         if self.final_prompt_ids is not None:
             put(self, "final_prompt_ids", frozen(self.final_prompt_ids, np.int32, "final_prompt_ids"))
-        if (self.stop_reason is StopReason.ERROR) != (self.error is not None):
-            raise ValueError("stop reason 'error' and an EpisodeError go together")
+        if self.stop_reason is StopReason.ERROR and self.error is None:
+            raise ValueError("stop reason 'error' needs an EpisodeError that says what broke")
+        if self.error is not None and self.stop_reason not in _EXPLAINED:
+            raise ValueError(
+                f"an EpisodeError explains the stop reasons {', '.join(sorted(_EXPLAINED))}, "
+                f"not '{self.stop_reason}'"
+            )
         for index, step in enumerate(self.steps):
             if step.parent is not None and step.parent >= index:
                 raise ValueError(f"step {index} has parent {step.parent}, which is not an earlier step")

@@ -1,0 +1,29 @@
+"""Scripted policies: they read what a model reads, say what a model would say, and need no model.
+
+They show what an environment is worth (its checker plays them) and what a small policy is warmed up on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from steprl.types import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """One turn of a scripted policy: text, then tool calls as (name, arguments). Without calls, ``text`` is
+    the answer. How a model writes a call is the renderer's business, so a move fits any tool-call format."""
+
+    text: str = ""
+    calls: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+
+
+class ScriptedPolicy(Protocol):
+    """A function of the messages alone, so that episodes may be played in any order."""
+
+    def act(self, messages: Sequence[Message]) -> Move:
+        """The next turn, given everything the agent has read and said so far."""
+        ...
