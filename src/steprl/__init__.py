@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from steprl.envs.base import Env
+from steprl.envs.checker import check_env
 from steprl.envs.tool_env import ToolEnv
 from steprl.errors import StepRLError
 from steprl.tools import tool
+from steprl.tools.cassette import Cassette
 from steprl.types import Action, History, Message, Observation, Task, Transition
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Action",
+    "Cassette",
     "Env",
     "History",
     "Message",
@@ -28,6 +31,7 @@ __all__ = [
     "Task",
     "ToolEnv",
     "Transition",
+    "check_env",
     "roll_out",
     "tool",
     "train",

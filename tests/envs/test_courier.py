@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from steprl.envs.courier import DECOYS, PLACES, Courier, courier_tasks
 from steprl.envs.courier_demos import Apprentice
+from steprl.envs.policy import Move
 from steprl.errors import ConfigError, EnvError, TaskError
+from steprl.renderers import HermesFormat
 from steprl.tasks import task_hash
 from steprl.types import Action, Message, Task, ToolCall, Transition
 
@@ -32,13 +34,17 @@ def action(text: str) -> Action:
     return Action(text=text, token_ids=(1,), tool_calls=calls)
 
 
+def written(move: Move) -> str:
+    return HermesFormat().write(move.text, move.calls)
+
+
 def play(task: Task, policy: Apprentice, limit: int = 30) -> tuple[list[Message], list[Transition]]:
     async def episode():
         env = Courier()
         messages = list(await env.reset(task, seed=0))
         transitions = []
         while len(transitions) < limit and not (transitions and transitions[-1].terminated):
-            act = action(policy.act(messages))
+            act = action(written(policy.act(messages)))
             transitions.append(await env.step(act))
             messages += [act.message(), *transitions[-1].feedback]
         await env.close()
@@ -188,8 +194,12 @@ def test_impatience_alone_only_sums_up_early():
 
 def test_an_apprentice_is_a_function_of_seed_and_messages():
     opening = [Message(role="user", content=TASK.prompt)]
-    careless = [Apprentice(seed=seed, careless=1.0).act(opening) for seed in range(40)]
-    assert careless == [Apprentice(seed=seed, careless=1.0).act(opening) for seed in range(40)]
+
+    def acts() -> list[str]:
+        return [written(Apprentice(seed=seed, careless=1.0).act(opening)) for seed in range(40)]
+
+    careless = acts()
+    assert careless == acts()
     assert len(set(careless)) > 10 and look("Pavo") not in careless
 
 
@@ -200,13 +210,14 @@ def test_every_kind_of_slip_happens_and_is_a_slip():
             *(Message(role="tool", content=r) for r in results),
         ]
 
-    def written(messages):
-        return {Apprentice(seed=seed, careless=1.0, impatience=0.0).act(messages) for seed in range(200)}
+    def acts(messages):
+        careless = [Apprentice(seed=seed, careless=1.0, impatience=0.0) for seed in range(200)]
+        return {written(one.act(messages)) for one in careless}
 
-    sums = written(told("fee 7, forwarded to Mira", "fee 4, delivered"))
+    sums = acts(told("fee 7, forwarded to Mira", "fee 4, delivered"))
     expressions = {action(text).tool_calls[0].arguments["expression"] for text in sums}
     assert "7+4" not in expressions and {"4", "7"} < expressions
-    assert written(told("fee 7, delivered", "11")) == {"9", "10", "12", "13"}
+    assert acts(told("fee 7, delivered", "11")) == {"9", "10", "12", "13"}
 
 
 def test_it_tries_again_after_an_error():
@@ -216,7 +227,7 @@ def test_it_tries_again_after_an_error():
         Message(role="tool", content="fee 7, forwarded to Mira"),
         Message(role="tool", content="Error: unknown place 'Mora'"),
     ]
-    assert perfect.act(messages) == look("Mira")
+    assert written(perfect.act(messages)) == look("Mira")
 
 
 def test_the_apprentice_refuses_what_it_cannot_do():

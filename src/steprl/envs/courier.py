@@ -12,6 +12,7 @@ from hashlib import sha256
 from random import Random
 from typing import Literal
 
+from steprl.envs.policy import ScriptedPolicy
 from steprl.envs.tool_env import ToolEnv
 from steprl.errors import TaskError, ToolError, unknown
 from steprl.tasks import task_hash
@@ -55,6 +56,13 @@ class Courier(ToolEnv):
         if source == "eval":
             return courier_tasks("eval", count=_SIZES["eval"])
         raise TaskError(unknown("Courier task set", source, _SIZES))
+
+    @classmethod
+    def oracle(cls, task: Task) -> ScriptedPolicy:
+        """The apprentice of the demonstrations, neither careless nor impatient."""
+        from steprl.envs.courier_demos import Apprentice  # which needs the places from here
+
+        return Apprentice(seed=0, careless=0.0, impatience=0.0)
 
     def setup(self, task: Task, seed: int) -> None:
         """The graph comes with the task: nothing is random here."""

@@ -1,17 +1,17 @@
 """An imperfect demonstrator of Courier, to warm a policy up before reinforcement learning improves on it.
 
-It reads only what a policy reads, the messages, and writes what a policy would write.
+It reads only what a policy reads, the messages, and makes the moves that a policy would make.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
 from steprl.envs.courier import PLACES
+from steprl.envs.policy import Move
 from steprl.errors import ConfigError, EnvError
 from steprl.types import Message
 
@@ -47,8 +47,8 @@ class Apprentice:
             if not 0.0 <= value <= 1.0:
                 raise ConfigError(f"Apprentice: {name} is a probability, from 0 to 1, got {value}")
 
-    def act(self, messages: Sequence[Message]) -> str:
-        """The next action as text: a tool call in the hermes format, or the answer.
+    def act(self, messages: Sequence[Message]) -> Move:
+        """The next action: a tool call, or the answer.
 
         Raises:
             EnvError: the messages hold no Courier question.
@@ -59,7 +59,7 @@ class Apprentice:
         told = [message.content for message in messages if message.role == "tool"]
         results = [text for text in told if _NUMBER.fullmatch(text)]
         if results:
-            return _miscopied(results[-1], rng) if slips else results[-1]
+            return Move(text=_miscopied(results[-1], rng) if slips else results[-1])
         stops = [found for found in map(_STOP.fullmatch, told) if found]
         place = stops[-1][2] if stops else question
         gives_up = len(stops) == self.patience and rng.random() < self.impatience
@@ -97,6 +97,5 @@ def _miscopied(result: str, rng: Random) -> str:
     return str(int(result) + rng.choice((-2, -1, 1, 2)))
 
 
-def _call(name: str, argument: str, value: str) -> str:
-    call = json.dumps({"name": name, "arguments": {argument: value}})
-    return f"<tool_call>\n{call}\n</tool_call>"
+def _call(name: str, argument: str, value: str) -> Move:
+    return Move(calls=((name, {argument: value}),))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from steprl.envs.gsm8k_demos import WorkedSolution
 from steprl.envs.tool_env import ToolEnv
 from steprl.errors import ConfigError, TaskError
 from steprl.tasks import load_jsonl
@@ -76,6 +77,12 @@ class GSM8K(ToolEnv):
         if not Path(source).is_file():
             raise TaskError(f"there is no GSM8K file {source}. {_WHERE}")
         return [_solved(row, source) for row in load_jsonl(source, prompt="question")]
+
+    @classmethod
+    def oracle(cls, task: Task) -> WorkedSolution | None:
+        """The row's own calculations and answer; None for a task that was not read from an official file."""
+        solution = task.data.get("solution")
+        return None if solution is None else WorkedSolution(solution=str(solution))
 
     async def reset(self, task: Task, *, seed: int) -> Sequence[Message]:
         """See ``Env.reset``: the system prompt, the examples, the question."""
