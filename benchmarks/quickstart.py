@@ -10,28 +10,66 @@ seconds as the reinforcement learning took. Prints one line per seed and the gap
 from __future__ import annotations
 
 import argparse
+import asyncio
+import copy
 import json
 import platform
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "scripts"))
-from build_quickstart_policy import WARM_START, demonstrate_courier, learner_for, success
+from build_quickstart_policy import CONFIG, DEMONSTRATOR, demonstrated_tasks
 
+from steprl.batch import rows
+from steprl.context import AppendOnly
+from steprl.engines.torch_engine import TorchEngine
+from steprl.envs.courier import Courier
 from steprl.learner.loading import load_model
 from steprl.learner.supervised import imitate
 from steprl.renderers import ChatRenderer, load_tokenizer
+from steprl.rewards.compose import RewardComposer
+from steprl.rollout import EnvWorkflow, Pool
 from steprl.trainers import api
+from steprl.trainers.demonstrate import demonstrate
+from steprl.trainers.evaluate import evaluate
 from steprl.trainers.parts import model_path
+from steprl.trainers.warm_start import imitator
+from steprl.types import Row, Sampling
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart.toml"
+
+
+def demonstrations(renderer: ChatRenderer) -> Sequence[Row]:
+    """What the policy was warmed up on, as rows."""
+    groups = demonstrate(
+        Courier, lambda _: DEMONSTRATOR, demonstrated_tasks(), renderer=renderer, context=AppendOnly()
+    )
+    return rows(trajectory for group in groups for trajectory in group.trajectories)
+
+
+def success(model: PreTrainedModel, renderer: ChatRenderer, temperature: float, *, seed: int) -> float:
+    """Share of the evaluation tasks solved."""
+    pool = Pool(
+        workflow=EnvWorkflow(Courier, AppendOnly()),
+        engine=TorchEngine(copy.deepcopy(model), slots=64, max_context=512),
+        renderer=renderer,
+        rewards=RewardComposer({}),
+        concurrency=64,
+    )
+    sampling = Sampling(temperature=temperature, max_tokens=48, stop_ids=renderer.stop_ids)
+    result = asyncio.run(
+        evaluate(pool, Courier.tasks("eval"), label="eval", seed=seed, sampling=sampling, max_steps=9)
+    )
+    return result.success or 0.0
 
 
 def control(seconds: float, seed: int, threads: int) -> dict[str, float]:
@@ -39,16 +77,16 @@ def control(seconds: float, seed: int, threads: int) -> dict[str, float]:
     torch.set_num_threads(threads)
     path = model_path("quickstart")
     renderer = ChatRenderer(load_tokenizer(path))
-    demos = demonstrate_courier(renderer, WARM_START)
-    learner = learner_for(load_model(path), WARM_START.final_lr)
+    demos = demonstrations(renderer)
+    learner = imitator(load_model(path), CONFIG.warm_start.final_lr)
     rng = np.random.default_rng(seed)
     steps, started = 0, time.perf_counter()
     while time.perf_counter() - started < seconds:
-        chosen = rng.choice(len(demos), WARM_START.batch, replace=False)
+        chosen = rng.choice(len(demos), CONFIG.warm_start.batch, replace=False)
         imitate(learner, [demos[index] for index in chosen])
         steps += 1
-    sampled = success(learner.model, renderer, 1.0, seed=seed)["all"]
-    greedy = success(learner.model, renderer, 0.0, seed=seed)["all"]
+    sampled = success(learner.model, renderer, 1.0, seed=seed)
+    greedy = success(learner.model, renderer, 0.0, seed=seed)
     return {"control_success": sampled, "control_greedy": greedy, "control_steps": float(steps)}
 
 
@@ -72,8 +110,8 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         found = [one_seed(seed, args.threads, args.runs or scratch) for seed in args.seeds]
-    columns = ("seed", "success_before", "success_after", "greedy_before", "greedy_after", "iterations")
-    columns += ("train_seconds", "control_success", "control_greedy", "control_steps")
+    columns = ["seed", "success_before", "success_after", "greedy_before", "greedy_after", "iterations"]
+    columns += ["train_seconds", "control_success", "control_greedy", "control_steps"]
     print("  ".join(columns))
     for figures in found:
         print("  ".join(f"{figures[name]:{len(name)}.4g}" for name in columns))

@@ -54,26 +54,33 @@ def resolve(kind: Kind, name: str) -> Any:
         address = known[name].value
     else:
         address = name
+    return load(f"{kind} '{name}'", address)
+
+
+def load(label: str, address: str) -> Any:
+    """The object at ``module:attribute``; ``label`` is what messages call it.
+
+    Raises:
+        ConfigError: no such module or attribute.
+    """
     module, _, attribute = address.partition(":")
     if not module or not attribute or module.startswith("."):
-        raise ConfigError(
-            f"{kind} '{name}': write module:attribute, for example my_package.my_module:MyClass"
-        )
+        raise ConfigError(f"{label}: write module:attribute, for example my_package.my_module:MyClass")
     try:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if error.name is not None and (module == error.name or module.startswith(error.name + ".")):
             raise ConfigError(
-                f"{kind} '{name}': there is no module '{module}'. "
+                f"{label}: there is no module '{module}'. "
                 f"Run from the folder that holds it, or install the package it belongs to."
             ) from None
         raise ConfigError(
-            f"{kind} '{name}' needs the package '{error.name}', which is not installed. "
+            f"{label} needs the package '{error.name}', which is not installed. "
             f"Try: pip install 'steprl[train]'"
         ) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
             public = [entry for entry in dir(found) if not entry.startswith("_")]
-            raise ConfigError(f"{kind} '{name}': " + unknown(f"attribute of {module}", part, public))
+            raise ConfigError(f"{label}: " + unknown(f"attribute of {module}", part, public))
         found = getattr(found, part)
     return found

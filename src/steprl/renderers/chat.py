@@ -107,6 +107,14 @@ class ChatRenderer:
         )
         return Action(text=text, token_ids=ids, tool_calls=calls, finish=ended)
 
+    def write(self, text: str, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+        """What an action with this text and these calls, as (name, arguments), looks like.
+
+        Raises:
+            ConfigError: the tool-call format cannot write it.
+        """
+        return self._format.write(text, calls)
+
     def save(self, folder: str) -> None:
         """Write the tokenizer and its chat template, as ``load_tokenizer`` reads them."""
         self._tokenizer.save_pretrained(folder)

@@ -5,7 +5,8 @@ Formats read text and know nothing of tokens; the renderer turns their character
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from steprl.types import Finish, MalformedCall, ToolCall
 
@@ -19,12 +20,27 @@ class ParsedCall(NamedTuple):
 
 
 class ToolCallFormat(Protocol):
-    """Reads the tool calls of an action. Stateless, and total: no text makes it raise."""
+    """Reads and writes the tool calls of an action. Stateless.
+
+    ``tags`` are the words that every call has, such as the one it opens with: a tokenizer made for the format
+    gives each a token.
+    """
+
+    tags: tuple[str, ...]
 
     def parse(self, text: str, finish: Finish) -> tuple[ParsedCall, ...]:
-        """Every call outside of thinking, in order; ids are ``call_0``, ``call_1``, …
+        """Every call outside of thinking, in order; ids are ``call_0``, ``call_1``, … No text makes it raise.
 
         ``finish`` tells a call that was cut (``length``, ``abort``) from one that is merely wrong.
         What is not exactly well-formed is a MalformedCall whose reason tells the agent how to write it.
+        """
+        ...
+
+    def write(self, text: str, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+        """An action as a model would write it: text, then calls as (name, arguments). ``parse`` reads exactly
+        these calls in it.
+
+        Raises:
+            ConfigError: it cannot be written so.
         """
         ...

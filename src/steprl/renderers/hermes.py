@@ -13,9 +13,10 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from steprl.errors import ConfigError
 from steprl.renderers.formats import ParsedCall
 from steprl.types import Finish, MalformedCall, ToolCall
 
@@ -44,7 +45,9 @@ _ENDS_WHOLE = re.compile(f"(?P<close>{CLOSE})|{OPEN}|{THINK}|{END_THINK}")
 
 
 class HermesFormat:
-    """Parses ``<tool_call>`` blocks. See ToolCallFormat for the contract."""
+    """Reads and writes ``<tool_call>`` blocks. See ToolCallFormat for the contract."""
+
+    tags = (OPEN, CLOSE)
 
     def parse(self, text: str, finish: Finish) -> tuple[ParsedCall, ...]:
         """Every call outside of thinking, in order. Takes any text."""
@@ -65,6 +68,36 @@ class HermesFormat:
                 number += isinstance(found[-1].call, ToolCall)
                 at = found[-1].end
         return tuple(found)
+
+    def write(self, text: str, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+        """The text, then every call between its tags, each on lines of its own.
+
+        Raises:
+            ConfigError: arguments that JSON or the format does not allow, or a text with tags in it that
+                would be read as a call or hide one.
+        """
+        try:
+            wanted = [{"name": name, "arguments": dict(arguments)} for name, arguments in calls]
+            bodies = [json.dumps(call, ensure_ascii=False, allow_nan=False) for call in wanted]
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(
+                f"the calls {calls!r:.200} cannot be written as JSON: {error}. Arguments are text, finite "
+                f"numbers, true, false, null, lists, and objects with text keys."
+            ) from error
+        written = "\n".join([*([text] if text else []), *(f"{OPEN}\n{body}\n{CLOSE}" for body in bodies)])
+        found = [parsed.call for parsed in self.parse(written, "stop")]
+        for call in found:
+            if isinstance(call, MalformedCall):
+                raise ConfigError(f"{written!r:.200} cannot be read as a call: {call.reason}")
+        read = [
+            {"name": call.name, "arguments": call.arguments} for call in found if isinstance(call, ToolCall)
+        ]
+        if read != [json.loads(body) for body in bodies]:
+            raise ConfigError(
+                f"{written!r:.200} would be read as {len(read)} tool calls, and {len(bodies)} are meant. A "
+                f"text must not hold {OPEN} or an open {THINK}, nor close a thought behind a call."
+            )
+        return written
 
 
 def _read(text: str, start: int, finish: Finish, call_id: str) -> ParsedCall:

@@ -6,66 +6,76 @@ tokens, the same masks.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
-from typing import Protocol
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 
 from steprl.envs.base import Env
-from steprl.errors import EngineError
+from steprl.envs.policy import Move, ScriptedPolicy
+from steprl.errors import ConfigError, EngineError
+from steprl.renderers import ChatRenderer
 from steprl.rewards.compose import RewardComposer
-from steprl.rollout import Pool
+from steprl.rollout import EnvWorkflow, Pool, Progress
+from steprl.trainers.interrupt import run_async
 from steprl.types import (
+    Action,
     Completion,
     ContextRule,
-    History,
     Message,
     Observation,
     Prompt,
-    Renderer,
     Sampling,
     Session,
     Task,
+    ToolCall,
+    ToolSpec,
     TrajectoryGroup,
     WeightSource,
 )
 
-
-class ScriptedPolicy(Protocol):
-    """Reads what a model would read and writes what a model would write."""
-
-    def act(self, messages: Sequence[Message]) -> str: ...
+UNLIMITED = 1 << 20
+"""A context that holds any demonstration, in tokens."""
 
 
 def demonstrate(
     make_env: Callable[[], Env],
-    policy: ScriptedPolicy,
+    policy_for: Callable[[Task], ScriptedPolicy],
     tasks: Sequence[Task],
     *,
-    renderer: Renderer,
+    renderer: ChatRenderer,
     context: ContextRule,
     max_steps: int = 32,
-    max_context: int = 1 << 20,
+    max_context: int = UNLIMITED,
     seed: int = 0,
+    progress: Progress | None = None,
 ) -> list[TrajectoryGroup]:
-    """One demonstrated episode per task, as groups of one, in the order of the tasks."""
+    """One demonstrated episode per task, as groups of one, in the order of the tasks.
+
+    An episode that does not fit ``max_context`` tokens is cut there, as a model's would be.
+
+    Raises:
+        ConfigError: what the policy does is no move, or cannot be written in the tool-call format.
+        EnvError: every episode broke.
+    """
     engine = _Dictation(renderer, max_context)
     pool = Pool(
-        workflow=_DemonstrationWorkflow(make_env, policy, context, engine),
+        workflow=_Demonstration(EnvWorkflow(make_env, context), policy_for, renderer, engine),
         engine=engine,
         renderer=renderer,
         rewards=RewardComposer({}),
         concurrency=16,
     )
-    return asyncio.run(
-        pool.collect(
+    return run_async(
+        lambda: pool.collect(
             tasks,
             label="demo",
             seed=seed,
             group_size=1,
             sampling=Sampling(max_tokens=max_context, stop_ids=renderer.stop_ids),
             max_steps=max_steps,
+            progress=progress,
         )
     )
 
@@ -73,7 +83,7 @@ def demonstrate(
 class _Dictation:
     """An engine that answers with what its session was told to say."""
 
-    def __init__(self, renderer: Renderer, max_context: int) -> None:
+    def __init__(self, renderer: ChatRenderer, max_context: int) -> None:
         self.version = 0
         self.max_context = max_context
         self._renderer = renderer
@@ -85,11 +95,14 @@ class _Dictation:
 
     async def generate(self, prompt: Prompt, sampling: Sampling, *, session_id: str, seed: int) -> Completion:
         ids = [*self._renderer.encode(self._said.pop(session_id)), *sampling.stop_ids[:1]]
+        room = self.max_context - len(prompt.ids)
+        finish: Literal["stop", "length"] = "stop" if len(ids) <= room else "length"
+        ids = ids[:room]
         return Completion(
             ids=np.asarray(ids, dtype=np.int32),
             logprobs=None,
             policy_versions=np.zeros(len(ids), dtype=np.int32),
-            finish="stop",
+            finish=finish,
         )
 
     async def abort(self, session_id: str) -> None:
@@ -102,35 +115,85 @@ class _Dictation:
         raise EngineError("a scripted policy has no weights to take")
 
 
-class _DemonstrationWorkflow:
-    """The standard loop, with the scripted policy deciding what is said."""
+class _Demonstration:
+    """The standard loop, through a session in which the task's scripted policy decides what is said."""
 
     def __init__(
         self,
-        make_env: Callable[[], Env],
-        policy: ScriptedPolicy,
-        context: ContextRule,
+        workflow: EnvWorkflow,
+        policy_for: Callable[[Task], ScriptedPolicy],
+        renderer: ChatRenderer,
         engine: _Dictation,
     ) -> None:
-        self._make_env = make_env
-        self._policy = policy
-        self._context = context
+        self._workflow = workflow
+        self._policy_for = policy_for
+        self._renderer = renderer
         self._engine = engine
 
     async def run(self, task: Task, session: Session) -> None:
-        env = self._make_env()
-        try:
-            history = History(opening=tuple(await env.reset(task, seed=session.seed)))
-            tools = tuple(tool.spec for tool in env.tools)
-            while True:
-                messages = tuple(await self._context(history, session))
-                self._engine.say(session.uid, self._policy.act(messages))
-                action = await session.act(Observation(messages=messages), tools=tools)
-                transition = await env.step(action)
-                session.observe(transition)
-                if transition.terminated or transition.truncated:
-                    session.end(truncated=transition.truncated)
-                    return
-                history = history.then(action, transition.feedback)
-        finally:
-            await env.close()
+        dictated = _DictatedSession(session, self._policy_for(task), self._renderer, self._engine)
+        await self._workflow.run(task, dictated)
+
+
+class _DictatedSession:
+    """A session that asks the scripted policy first, and has the engine say what it said."""
+
+    def __init__(
+        self, session: Session, policy: ScriptedPolicy, renderer: ChatRenderer, engine: _Dictation
+    ) -> None:
+        self.uid = session.uid
+        self.seed = session.seed
+        self.observe = session.observe
+        self.reward = session.reward
+        self.metric = session.metric
+        self.end = session.end
+        self._session = session
+        self._policy = policy
+        self._renderer = renderer
+        self._engine = engine
+
+    async def act(
+        self,
+        observation: Observation,
+        *,
+        tools: Sequence[ToolSpec] = (),
+        agent: str = "policy",
+        kind: Literal["act", "summary"] = "act",
+    ) -> Action:
+        """See `Session`. The recorded action is what the policy said, read back as a model's would be."""
+        if kind != "act":
+            raise ConfigError(
+                "the context rule asks the policy for a summary, which a scripted policy cannot write. "
+                "Demonstrate with another context rule, or use stored trajectories as demonstrations."
+            )
+        move = self._policy.act(_read(observation))
+        if not isinstance(move, Move):
+            raise ConfigError(
+                f"{type(self._policy).__name__}.act returned {move!r:.80}, which is not a "
+                f"steprl.envs.policy.Move. Return Move(text=…, calls=…)."
+            )
+        self._engine.say(self.uid, self._renderer.write(move.text, move.calls))
+        action = await self._session.act(observation, tools=tools, agent=agent, kind=kind)
+        if action.finish == "stop" and not _same(move.calls, action):
+            raise ConfigError(
+                f"the calls {move.calls!r:.200} are not read back from what was written, "
+                f"{action.text!r:.200}. A template that opens a thought for the policy needs a text that "
+                f"closes it."
+            )
+        return action
+
+
+def _read(observation: Observation) -> Sequence[Message]:
+    """An observation as the messages that a scripted policy reads."""
+    if observation.messages is not None:
+        return observation.messages
+    if observation.text is not None:
+        return (Message(role="user", content=observation.text),)
+    raise ConfigError("an observation of token ids cannot be read by a scripted policy; it reads messages")
+
+
+def _same(calls: Sequence[tuple[str, Mapping[str, Any]]], action: Action) -> bool:
+    """Whether these are the action's calls, as JSON has them."""
+    found = [(call.name, dict(call.arguments)) for call in action.tool_calls if isinstance(call, ToolCall)]
+    meant = [(name, json.loads(json.dumps(dict(arguments)))) for name, arguments in calls]
+    return found == meant and len(found) == len(action.tool_calls)
