@@ -12,8 +12,9 @@ import pytest
 
 from steprl.config import build
 from steprl.errors import CheckpointError, ConfigError
+from steprl.trainers.durable import write_whole
 from steprl.trainers.recipe import EnvConfig, Recipe
-from steprl.trainers.run_folder import RunFolder, TrainerState, write_whole
+from steprl.trainers.run_folder import RunFolder, TrainerState
 from steprl.trajectory.store import file_path
 
 
@@ -125,11 +126,44 @@ def test_the_older_checkpoint_goes_only_when_the_new_one_is_whole(tmp_path: Path
 
 
 def test_checkpoints_are_ordered_by_number_and_partial_ones_ignored(tmp_path: Path) -> None:
-    for name in ("step-9", "step-10", "step-11", ".step-12.partial"):
-        (tmp_path / "checkpoints" / name).mkdir(parents=True)
     for name in ("step-9", "step-10", ".step-12.partial"):
-        (tmp_path / "checkpoints" / name / "trainer.json").write_text("{}")
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
     assert [path.name for path in RunFolder(tmp_path).checkpoints()] == ["step-9", "step-10"]
+
+
+@pytest.mark.parametrize("lost", ["trainer.json", "weights", "files.json"])
+def test_a_newest_checkpoint_that_lost_a_file_is_refused_not_skipped(tmp_path: Path, lost: str) -> None:
+    """Going on from an older one, or from nothing, is for a person to decide."""
+    folder = RunFolder(tmp_path)
+    older = folder.checkpoint(state(9), saves("nine"))
+    shutil.copytree(older, tmp_path / "kept")
+    newest = folder.checkpoint(state(10), saves("ten"))
+    (newest / lost).unlink()
+    assert folder.checkpoints() == [newest]
+    with pytest.raises(CheckpointError) as caught:
+        folder.state(newest)
+    assert str(caught.value) == (
+        f"the checkpoint '{newest}' is damaged: {lost} is missing. "
+        f"Put back a copy of it, or start the run again with --overwrite."
+    )
+    shutil.copytree(tmp_path / "kept", older)
+    with pytest.raises(
+        CheckpointError, match="'step-9' beside it is whole: remove 'step-10' and resume from there"
+    ):
+        folder.state(newest)
+    (older / "weights").unlink()
+    with pytest.raises(CheckpointError, match="Put back a copy of it"):
+        folder.state(newest)
+
+
+def test_a_summary_of_a_shorter_run_does_not_outlive_it(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.checkpoint(state(2), saves("two"))
+    folder.write_summary({"iterations": 2})
+    folder.checkpoint(replace(state(2), evaluated=2), saves("two"))  # the same weights, evaluated
+    assert folder.summary() == {"iterations": 2}
+    folder.checkpoint(state(4), saves("four"))
+    assert folder.summary() is None
 
 
 def test_a_copy_of_a_checkpoint_is_left_alone_and_what_a_kill_left_goes(tmp_path: Path) -> None:
@@ -174,6 +208,15 @@ def test_a_last_line_that_a_kill_cut_short_is_left_out(tmp_path: Path) -> None:
     assert folder.metrics() == [{"iteration": 1, "reward/mean": 0.5}]
 
 
+def test_a_line_of_metrics_that_is_none_is_told(tmp_path: Path) -> None:
+    for line in ("{1}", "3"):
+        (tmp_path / "metrics.jsonl").write_text(f'{{"iteration": 1}}\n{line}\n')
+        with pytest.raises(
+            CheckpointError, match=r"metrics.jsonl:2 is no line of figures: .* Remove the line"
+        ):
+            RunFolder(tmp_path).metrics()
+
+
 def test_figures_that_are_not_finite_are_null(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.append_metrics({"iteration": 1, "a": float("nan"), "b": float("inf"), "c": 1})
@@ -190,6 +233,9 @@ def test_what_will_be_played_again_is_forgotten(tmp_path: Path) -> None:
             path.parent.mkdir(exist_ok=True)
             path.touch()
     (tmp_path / "trajectories" / "notes.parquet").touch()
+    (tmp_path / "trajectories" / f".000001-train.parquet.{'0' * 32}.tmp").touch()  # left by kills, all three
+    (tmp_path / ".metrics.jsonl.partial").touch()
+    (tmp_path / "checkpoints" / ".step-3.partial").mkdir(parents=True)
     (tmp_path / "trajectories" / "000003-best.parquet").touch()
     folder.append_metrics({"iteration": 1, "eval/reward": 0.5})
     with (tmp_path / "metrics.jsonl").open("a") as file:
@@ -204,6 +250,7 @@ def test_what_will_be_played_again_is_forgotten(tmp_path: Path) -> None:
         "000003-best.parquet",
         "notes.parquet",
     ]
+    assert not [path for path in tmp_path.rglob(".*")]
 
 
 def test_the_summary_is_there_when_it_is_written(tmp_path: Path) -> None:
@@ -217,3 +264,12 @@ def test_writing_whole_leaves_nothing_aside(tmp_path: Path) -> None:
     write_whole(tmp_path / "file", "old")
     write_whole(tmp_path / "file", "new")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file", "new")]
+
+
+def test_a_kill_while_a_run_is_made_leaves_no_folder_in_the_way(tmp_path: Path) -> None:
+    """The folder has its name only when its recipe is in it."""
+    (tmp_path / ".a.partial").mkdir()
+    (tmp_path / ".a.partial" / "given.json").write_text("{}")
+    folder = RunFolder.create(recipe(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert [path.name for path in folder.path.iterdir()] == ["config.toml"]

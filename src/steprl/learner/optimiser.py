@@ -71,6 +71,13 @@ class Optimiser:
         return {"adam": self._adam.state_dict(), "steps": self.steps}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from ``state``."""
+        """Continue from ``state``; the configuration is the present one.
+
+        Raises:
+            KeyError, ValueError: it is not of these parameters; nothing is changed.
+        """
+        steps = state["steps"]
         self._adam.load_state_dict(state["adam"])
-        self.steps = state["steps"]
+        for group in self._adam.param_groups:
+            group["betas"], group["weight_decay"] = self._config.betas, self._config.weight_decay
+        self.steps = steps

@@ -107,7 +107,11 @@ class TorchLearner:
         return self._source
 
     def save(self, folder: str) -> None:
-        """Write weights and optimiser state into a fresh folder, which ``from_pretrained`` can read too."""
+        """Write weights and optimiser state into a fresh folder, which ``from_pretrained`` can read too.
+
+        Raises:
+            OSError, SafetensorError: something cannot be written; the folder is partial then.
+        """
         checkpoint.save(folder, self.model, self.optimiser)
 
     def load(self, folder: str) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+
+from steprl.trainers.durable import write_whole
 
 PANELS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ("success", (("reward/success_share", "training"), ("eval/success", "evaluation"))),
@@ -22,8 +25,24 @@ PANELS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
 )
 
 
-def draw(metrics: Sequence[Mapping[str, Any]], path: Path, *, title: str) -> None:
-    """Write a PNG with one panel per figure, against iterations."""
+def draw(metrics: Sequence[Mapping[str, Any]], path: Path, *, title: str) -> str | None:
+    """Write a PNG with one panel per figure, against iterations.
+
+    Returns:
+        Why there is no picture, if drawing failed: that is no reason to end a run.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    try:
+        picture = _picture(metrics, title)
+    except Exception as error:
+        return f"{path.name} could not be drawn: {type(error).__name__}: {error}"
+    write_whole(path, picture)
+    return None
+
+
+def _picture(metrics: Sequence[Mapping[str, Any]], title: str) -> bytes:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -51,4 +70,6 @@ def draw(metrics: Sequence[Mapping[str, Any]], path: Path, *, title: str) -> Non
             axis.set_ylim(-0.03, 1.03)
         if drawn > 1:
             axis.legend(fontsize=8, framealpha=0.6)
-    figure.savefig(path)
+    picture = BytesIO()
+    figure.savefig(picture, format="png")
+    return picture.getvalue()

@@ -7,7 +7,6 @@ import json
 import math
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -15,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from steprl.config import build, read_toml, to_toml
-from steprl.errors import CheckpointError, ConfigError
+from steprl.errors import CheckpointError, ConfigError, StorageError
+from steprl.trainers.durable import damage, remove, seal, storing, sweep, sync, write_folder, write_whole
 from steprl.trainers.given import Record, differences
 from steprl.trainers.recipe import Recipe
 
@@ -57,16 +57,19 @@ class RunFolder:
             empty = path.is_dir() and not any(path.iterdir())
             if not empty and not (path / "config.toml").is_file():
                 raise ConfigError(f"'{path}' is not a run folder (no config.toml in it); it stays as it is")
+
+        def fill(aside: Path) -> None:
+            if given:
+                write_whole(aside / "given.json", json.dumps(given, indent=2) + "\n")
+            write_whole(aside / "config.toml", to_toml(recipe))
+
         try:
             if path.exists():
-                with cls(path).locked():
-                    shutil.rmtree(path)
-            path.mkdir(parents=True)
-            if given:
-                write_whole(path / "given.json", json.dumps(given, indent=2) + "\n")
-            write_whole(path / "config.toml", to_toml(recipe))
-        except OSError as error:
-            raise ConfigError(f"the run folder '{path}' cannot be written: {error}") from None
+                with cls(path).locked(), storing(path):
+                    remove(path)
+            write_folder(path, fill)
+        except StorageError as error:
+            raise ConfigError(f"the run folder {error} Or choose another place with runs=…") from None
         return cls(path)
 
     @classmethod
@@ -86,9 +89,14 @@ class RunFolder:
         """Within, no other process trains in this folder. A kill leaves ``.lock``, but nothing locked.
 
         Raises:
-            ConfigError: another process has it.
+            ConfigError: another process has it, or the folder cannot be written.
+            StorageError: from inside; it says what is safe and how to go on.
         """
-        with (self.path / ".lock").open("a+", encoding="utf-8") as file:
+        try:
+            lock = (self.path / ".lock").open("a+", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"the run folder '{self.path}' cannot be written: {error}") from None
+        with lock as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -100,7 +108,10 @@ class RunFolder:
             file.truncate(0)
             file.write(f"{os.getpid()}\n")
             file.flush()
-            yield
+            try:
+                yield
+            except StorageError as error:
+                raise StorageError(f"{error} {self._safe()}") from error
 
     # ── what was handed over ──────────────────────────────────────────────────────────────────────
 
@@ -148,18 +159,32 @@ class RunFolder:
             name: None if isinstance(value, float) and not math.isfinite(value) else value
             for name, value in line.items()
         }
-        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        path = self.path / "metrics.jsonl"
+        with storing(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All lines of ``metrics.jsonl``; a last line that a kill cut short is left out."""
+        """All lines of ``metrics.jsonl``; a last line that a kill cut short is left out.
+
+        Raises:
+            CheckpointError: a line is not JSON.
+        """
         file = self.path / "metrics.jsonl"
         lines = file.read_text(encoding="utf-8").split("\n") if file.exists() else []
+        found = []
         # a complete line ends in a newline, so what follows the last newline was cut short
-        return [json.loads(line) for line in lines[:-1]]
+        for number, line in enumerate(lines[:-1], start=1):
+            try:
+                found.append(dict(json.loads(line)))
+            except (ValueError, TypeError) as error:
+                raise CheckpointError(
+                    f"{file}:{number} is no line of figures: {error}. Remove the line or put it right."
+                ) from error
+        return found
 
     def forget_after(self, iteration: int, *, evaluated: int) -> None:
-        """Drop metrics and trajectories of iterations and evaluations that a resumed run will play again."""
+        """Drop metrics and trajectories of iterations and evaluations that a resumed run will play again, and
+        what a kill left half written."""
 
         def last(is_evaluation: bool) -> int:
             return evaluated if is_evaluation else iteration
@@ -169,11 +194,13 @@ class RunFolder:
             for line in self.metrics()
             if line["iteration"] <= last(any(name.startswith("eval/") for name in line))
         ]
+        for folder in (self.path, self.path / "checkpoints"):
+            sweep(folder)
         write_whole(self.path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
-        for file in (self.path / "trajectories").glob("*.parquet"):
+        for file in (self.path / "trajectories").glob("*"):
             # files of other names are somebody else's
-            ours = re.fullmatch(r"([0-9]{6,})-(train|eval)\.parquet", file.name)
-            if ours and int(ours[1]) > last(ours[2] == "eval"):
+            ours = re.fullmatch(r"\.?([0-9]{6,})-(train|eval)\.parquet(\.[0-9a-f]{32}\.tmp)?", file.name)
+            if ours and (ours[3] or int(ours[1]) > last(ours[2] == "eval")):
                 file.unlink()
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
@@ -188,65 +215,81 @@ class RunFolder:
     # ── checkpoints ───────────────────────────────────────────────────────────────────────────────
 
     def checkpoint(self, state: TrainerState, save: Callable[[Path], None]) -> Path:
-        """Write ``checkpoints/step-N`` aside, make it durable, rename it; then drop the older ones, and what
-        a kill left of others."""
+        """Write ``checkpoints/step-N`` whole; only then the older ones go.
+
+        Raises:
+            StorageError: it cannot be written. The older ones are as they were, and nothing of it is left.
+        """
         folder = self.path / "checkpoints"
         target = folder / f"step-{state.iteration}"
+
+        def fill(aside: Path) -> None:
+            save(aside)
+            seal(aside)
+            write_whole(aside / STATE, json.dumps(asdict(state)) + "\n")
+
         if target in self.checkpoints():
             # the weights of an iteration are safe already; but they may have been evaluated since
             write_whole(target / STATE, json.dumps(asdict(state)) + "\n")
             return target
-        for left in folder.glob(".step-*.partial"):
-            shutil.rmtree(left)
-        aside = folder / f".step-{state.iteration}.partial"
-        aside.mkdir(parents=True)
-        save(aside)
-        write_whole(aside / STATE, json.dumps(asdict(state)) + "\n")
-        for file in aside.rglob("*"):
-            _sync(file)
-        _sync(aside)
-        os.rename(aside, target)
-        _sync(folder)
-        for older in self.checkpoints():
-            if older != target:
-                shutil.rmtree(older)
+        with storing(self.path):
+            # of a run that was shorter: it must not stand beside later weights
+            (self.path / "summary.json").unlink(missing_ok=True)
+            sweep(folder)
+            if (self.path / "metrics.jsonl").exists():
+                sync(self.path / "metrics.jsonl")  # what was done before these weights lasts as long as they
+        write_folder(target, fill)
+        with storing(folder):
+            for older in self.checkpoints():
+                if older != target:
+                    remove(older)
         return target
 
     def checkpoints(self) -> list[Path]:
-        """Complete checkpoints, oldest first. A folder of any other name, such as a copy, is left alone."""
-        found = [
-            path
-            for path in (self.path / "checkpoints").glob("step-*")
-            if re.fullmatch(r"step-[0-9]+", path.name) and (path / STATE).is_file()
-        ]
-        return sorted(found, key=lambda path: int(path.name.removeprefix("step-")))
+        """Checkpoints, oldest first: folders called ``step-N``, which were written whole. Any other, such as
+        a copy, is left alone."""
+        return _saved(self.path / "checkpoints")
 
     @staticmethod
     def state(checkpoint: Path) -> TrainerState:
-        """The loop's state in a checkpoint.
+        """The loop's state in a checkpoint, all of whose files are still what was written.
 
         Raises:
-            CheckpointError: it cannot be read.
+            CheckpointError: a file is missing, cut short or changed; the message names it, and an older
+                checkpoint that is whole, if there is one.
         """
         try:
-            return TrainerState(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
+            state = TrainerState(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
+            fault = damage(checkpoint)
+        except FileNotFoundError:
+            fault = f"{STATE} is missing"
         except (OSError, ValueError, TypeError) as error:
-            raise CheckpointError(f"{checkpoint / STATE} cannot be read: {error}") from error
+            fault = f"{STATE} cannot be read: {error}"
+        if fault is None:
+            return state
+        whole = [path.name for path in _saved(checkpoint.parent) if path != checkpoint and not damage(path)]
+        raise CheckpointError(
+            f"the checkpoint '{checkpoint}' is damaged: {fault}. "
+            + (
+                f"'{whole[-1]}' beside it is whole: remove '{checkpoint.name}' and resume from there."
+                if whole
+                else "Put back a copy of it, or start the run again with --overwrite."
+            )
+        )
+
+    def _safe(self) -> str:
+        """What a run that ends now has safe, and how to go on."""
+        saved = self.checkpoints()
+        safe = (
+            f"The checkpoint of iteration {_number(saved[-1])} is whole" if saved else "Nothing is saved yet"
+        )
+        return f"{safe}. Make room and continue with: {self.command()}"
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader sees the old content or the new, never a part."""
-    aside = path.with_name(f".{path.name}.partial")
-    with aside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
+def _saved(folder: Path) -> list[Path]:
+    found = [path for path in folder.glob("step-*") if re.fullmatch(r"step-[0-9]+", path.name)]
+    return sorted(found, key=_number)
 
 
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _number(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))

@@ -20,11 +20,13 @@ trajectories whose stop reason trains: a deadline or an error tells of machines,
 | `calls/per_episode` | tool calls of a counted trajectory, malformed ones too, mean |
 | `calls/malformed_share` | malformed calls / all calls of the counted trajectories |
 | `calls/none_share` | counted trajectories without any call, well formed or not |
+| `calls/repeated_share` | actions that repeat the one before them, of those that have one, likewise |
 | `stop/<reason>` | share of all trajectories; one figure for every stop reason |
 | `stop/truncated_share` | share of all trajectories that a limit of the run ended |
 | `groups/count` | groups |
 | `groups/zero_variance_share` | groups whose rewards are all equal, of those with two or more scored |
-| `errors/total`, `errors/<kind>` | trajectories that broke, by kind of error |
+| `errors/total`, `errors/<kind>` | trajectories with an error, whatever their stop reason; by its kind |
+| `errors/by_agent` | those of them that were terminated: the agent's doing, and counted |
 | `tokens/total`, `tokens/unique` | prompt and action tokens of counted steps; each shared prefix once |
 | `tokens/unique_share` | unique / total: what a learner that shares prefixes has left to compute |
 """
@@ -36,8 +38,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
+import numpy as np
+
 from steprl.trajectory.tokens import common_prefix, step_ids
-from steprl.types import MalformedCall, Step, StopReason, Trajectory, TrajectoryGroup, equal_rewards
+from steprl.types import (
+    MalformedCall,
+    Step,
+    StopReason,
+    ToolCall,
+    Trajectory,
+    TrajectoryGroup,
+    equal_rewards,
+)
 
 OUTCOME = "outcome"
 """The reward component that says whether the task was solved."""
@@ -125,6 +137,31 @@ def _calls(counted: Sequence[Trajectory]) -> Figures:
     yield from _mean("calls/per_episode", [len(of_one) for of_one in calls])
     yield from _mean("calls/malformed_share", malformed)
     yield from _mean("calls/none_share", [float(not of_one) for of_one in calls])
+    repeated = [_repetitions(trajectory) for trajectory in counted]
+    yield from _mean("calls/repeated_share", [sum(of_one) / len(of_one) for of_one in repeated if of_one])
+
+
+def _repetitions(trajectory: Trajectory) -> list[bool]:
+    """For every action but an agent's first: does it repeat that agent's action before it?"""
+    before: dict[str, Step] = {}
+    found = []
+    for step in trajectory.steps:
+        if step.kind == "act":
+            if step.agent in before:
+                found.append(_same_action(before[step.agent], step))
+            before[step.agent] = step
+    return found
+
+
+def _same_action(one: Step, other: Step) -> bool:
+    """The same calls and arguments, whatever is said around them; without calls, the same tokens."""
+    if one.calls or other.calls:
+        return [_called(call) for call in one.calls] == [_called(call) for call in other.calls]
+    return np.array_equal(one.action_ids, other.action_ids)
+
+
+def _called(call: ToolCall | MalformedCall) -> object:
+    return call.raw if isinstance(call, MalformedCall) else (call.name, call.arguments)
 
 
 def _stops(everything: Sequence[Trajectory]) -> Figures:
@@ -147,8 +184,12 @@ def _groups(groups: Sequence[TrajectoryGroup]) -> Figures:
 
 
 def _errors(everything: Sequence[Trajectory]) -> Figures:
-    kinds = Counter(trajectory.error.kind for trajectory in everything if trajectory.error is not None)
-    yield "errors/total", float(kinds.total())
+    broken = [
+        (trajectory.error.kind, trajectory.stop_reason) for trajectory in everything if trajectory.error
+    ]
+    kinds = Counter(kind for kind, _ in broken)
+    yield "errors/total", float(len(broken))
+    yield "errors/by_agent", float(sum(reason is StopReason.TERMINATED for _, reason in broken))
     for kind, count in sorted(kinds.items()):
         yield f"errors/{kind}", float(count)
 

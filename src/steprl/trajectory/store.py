@@ -16,7 +16,7 @@ from uuid import uuid4
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from steprl.errors import ConfigError
+from steprl.errors import ConfigError, StorageError, cannot_write
 from steprl.trajectory.table import from_table, to_table
 from steprl.trajectory.tokens import Decode
 from steprl.types import TrajectoryGroup
@@ -51,6 +51,7 @@ def write(
 
     Raises:
         ConfigError: ``path`` does not end in ``.parquet``, so that no reader would find it.
+        StorageError: the disk is full, or the folder cannot be written.
         ValueError: a record holds something that its column cannot.
     """
     path = Path(path)
@@ -58,7 +59,14 @@ def write(
         raise ConfigError(f"trajectories are written to a .parquet file, got '{path}'")
     table = to_table(groups, iteration=iteration, split=split, decode=decode)
     table = table.replace_schema_metadata({_VERSION_KEY: str(VERSION), _SPLIT_KEY: split})
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_whole(path, table)
+    except OSError as error:
+        raise StorageError(cannot_write(path, error)) from error
+
+
+def _write_whole(path: Path, table: pa.Table) -> None:
     temporary = path.with_name(f".{path.name}.{uuid4().hex}.tmp")
     try:
         with temporary.open("xb") as file:
