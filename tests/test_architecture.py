@@ -203,6 +203,17 @@ def test_writing_an_environment_does_not_import_torch() -> None:
     assert heavy_after(statements) == []
 
 
+def test_checking_an_environment_does_not_import_torch() -> None:
+    statements = """
+import contextlib, os, sys
+from steprl.cli import main
+sys.argv = "steprl env check courier --resets 5 --episodes 1".split()
+with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere), contextlib.suppress(SystemExit):
+    main()
+"""
+    assert heavy_after(statements) == []
+
+
 def test_the_light_rooms_do_not_import_torch() -> None:
     modules = sorted({importer for importer, _ in package_edges() if room(importer) in LIGHT_ROOMS})
     assert heavy_after("import " + ", ".join([*modules, "steprl.engines.scripted"])) == []

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,3 +58,16 @@ def test_links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         if not link.startswith("http"):
             assert (page.parent / link).exists(), f"{page.name} links to {link}"
+
+
+CHECKING = (ROOT / "docs" / "checking.md").read_text(encoding="utf-8")
+
+
+def test_the_check_page_runs_and_knows_every_check():
+    page: dict[str, Any] = {}
+    exec("\n".join(re.findall(r"```python\n(.*?)```", CHECKING, flags=re.DOTALL)), page)
+    page["test_doubling"]()
+    explained = "\n".join(line.split("|")[1] for line in CHECKING.splitlines() if line.startswith("| `"))
+    for check in page["report"].checks:
+        assert f"`{check.name}`" in explained
+        assert re.search(rf"^│ {check.name} +│ (passed|warned) │", CHECKING, flags=re.MULTILINE)

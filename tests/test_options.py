@@ -19,10 +19,13 @@ OPTIONS = {
     "env.train": "str",
     "env.eval": "str | None",
     "env.args": "dict[str, typing.Any]",
+    "env.cassette": "str | None",
+    "env.cassette_mode": "typing.Literal['auto', 'record', 'replay']",
     "name": "str",
     "runs": "str",
     "seed": "int",
     "threads": "int | None",
+    "deterministic": "bool",
     "model.path": "str",
     "model.format": "str",
     "model.chat_template": "str | None",
@@ -44,6 +47,12 @@ OPTIONS = {
     "rollout.top_k": "int",
     "rollout.max_tokens": "int",
     "rollout.stop": "tuple[str, ...]",
+    "rollout.failures.fail_fast": "bool",
+    "rollout.failures.retries": "int",
+    "rollout.failures.minimum_group": "int",
+    "rollout.deadlines.step": "float",
+    "rollout.deadlines.episode": "float",
+    "rollout.deadlines.report": "float",
     "algorithm.estimator": "str",
     "algorithm.args": "dict[str, typing.Any]",
     "algorithm.aggregation.rule": "str",
@@ -71,6 +80,16 @@ OPTIONS = {
     "evaluation.temperature": "float",
     "evaluation.greedy": "bool",
     "evaluation.every": "int",
+    "watch.repeated_actions": "float",
+    "watch.without_calls": "float",
+    "watch.entropy_floor": "float",
+    "watch.zero_variance": "float",
+    "watch.engine_gap": "float",
+    "watch.failed_episodes": "float",
+    "watch.skipped_steps": "float",
+    "watch.patience": "int",
+    "watch.action": "typing.Literal['warn', 'stop', 'rollback']",
+    "watch.rollbacks": "int",
 }
 """Adding an option is a line here; renaming or removing one breaks recipes that people keep."""
 
@@ -166,6 +185,12 @@ def test_what_no_option_can_be_is_refused() -> None:
         ("evaluation.temperature=0", "evaluation.temperature must be a number above 0, got 0.0"),
         ("evaluation.temperature=nan", "evaluation.temperature must be a number above 0, got nan"),
         ("threads=0", "threads must be at least 1, got 0"),
+        ("watch.patience=0", "watch.patience must be at least 1 iteration, got 0"),
+        ("watch.action=halt", "watch.action: Input should be 'warn', 'stop' or 'rollback'"),
+        (
+            "rollout.failures.minimum_group=9",
+            "minimum_group = 9 is more than rollout.group_size = 8: every group would be dropped",
+        ),
         ("name=a/b", "not beginning with '.'; got 'a/b'"),
         ("name=..", "not beginning with '.'; got '..'"),
         ("name=", "not beginning with '.'; got ''"),
@@ -173,6 +198,13 @@ def test_what_no_option_can_be_is_refused() -> None:
 )
 def test_a_value_out_of_range_says_what_is_allowed(assignment: str, message: str) -> None:
     assert message in refused(override(TABLE, [assignment]))
+
+
+def test_deterministic_leaves_one_thread() -> None:
+    assert build(Recipe, override(TABLE, ["deterministic=true", "threads=1"])).deterministic
+    assert build(Recipe, override(TABLE, ["deterministic=true"])).threads is None
+    message = refused(override(TABLE, ["deterministic=true", "threads=2"]))
+    assert message.startswith("deterministic = true computes with one thread, and threads = 2:")
 
 
 # --- overrides ----------------------------------------------------------------------------------------

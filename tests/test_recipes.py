@@ -35,11 +35,11 @@ QUESTIONS = {
 }
 
 
-def rows(folder: Path, name: str, count: int) -> str:
-    """A file in the format of the official ones, with the first ``count`` questions."""
+def rows(folder: Path, name: str, chosen: slice) -> str:
+    """A file in the format of the official ones, with some of the questions."""
     path = folder / name
     entries = [{"question": question, "answer": answer} for question, answer in QUESTIONS.items()]
-    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries[:count]))
+    path.write_text("".join(json.dumps(entry) + "\n" for entry in entries[chosen]))
     return str(path)
 
 
@@ -71,13 +71,15 @@ def test_gsm8k_without_its_data_says_where_it_is_before_a_model_is_loaded(
 
 
 def test_gsm8k_without_its_test_file_is_told_too(tmp_path: Path) -> None:
-    recipe = load_recipe(GSM8K, [f"env.train={rows(tmp_path, 'train.jsonl', 6)}", "model.path=/no/model"])
+    recipe = load_recipe(
+        GSM8K, [f"env.train={rows(tmp_path, 'train.jsonl', slice(6))}", "model.path=/no/model"]
+    )
     with pytest.raises(TaskError, match="GSM8K needs the path of its task file"):
         run(recipe)
 
 
 def test_gsm8k_trains_on_rows_of_the_official_format(tiny_policy: str, tmp_path: Path) -> None:
-    train, test = rows(tmp_path, "train.jsonl", 6), rows(tmp_path, "test.jsonl", 3)
+    train, test = rows(tmp_path, "train.jsonl", slice(4)), rows(tmp_path, "test.jsonl", slice(4, None))
     small = ["threads=1", "engine.max_context=2048", "train.iterations=1", "evaluation.tasks=2"]
     small += ["rollout.groups=3", "rollout.group_size=2", "rollout.max_steps=2", "rollout.max_tokens=8"]
     # so that noise earns something, and the weights have a reason to move

@@ -82,6 +82,9 @@ class Brisk(Trainer):
     async def _finish(self, writer: Writer) -> dict[str, Any]:
         return {}
 
+    def draw(self) -> None:
+        """No picture."""
+
 
 def run_briskly(recipe: Recipe, *, resume: Path | None = None) -> Path:
     """Train without output, evaluation after training, and picture; returns the folder."""

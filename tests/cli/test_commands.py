@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from terminal import Terminal
 from training import DICE, recipe_of, run
 
-from steprl.cli import main
 from steprl.config import to_toml
 from steprl.trainers.given import Given
 from steprl.trainers.run_folder import RunFolder
@@ -25,36 +25,6 @@ def finished(tiny_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path
     runs = tmp_path_factory.mktemp("finished")
     run(recipe_of(DICE, tiny_policy, runs, "train.iterations=2"))
     return runs / "run"
-
-
-class Terminal:
-    """Runs the command line in this process."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch = monkeypatch
-        self._capfd = capfd
-
-    def __call__(self, *arguments: object) -> tuple[int, str, str]:
-        """Exit code, standard output, standard error."""
-        self._monkeypatch.setattr(sys, "argv", ["steprl", *map(str, arguments)])
-        self._monkeypatch.setattr(sys, "path", list(sys.path))
-        self._monkeypatch.setenv("COLUMNS", "200")
-        self._capfd.readouterr()
-        with pytest.raises(SystemExit) as exit:
-            main()
-            sys.exit(0)
-        code = exit.value.code
-        assert code is None or isinstance(code, int)
-        told = self._capfd.readouterr()
-        return code or 0, told.out, told.err
-
-    def refused(self, *arguments: object) -> str:
-        """The one line of an error that steprl raises on purpose."""
-        code, _, errors = self(*arguments)
-        assert code == 1 and "Traceback" not in errors
-        lines = [line for line in errors.splitlines() if "Loading weights" not in line and line]
-        assert len(lines) == 1, errors
-        return lines[0]
 
 
 @pytest.fixture
@@ -72,7 +42,23 @@ def recipe(tiny_policy: str, tmp_path: Path) -> Path:
 
 # --- help ---------------------------------------------------------------------------------------------
 
-COMMANDS = ["", "train", "eval", "rollout", "show", "env", "env list", "tool", "tool list", "tool call"]
+COMMANDS = [
+    "",
+    "train",
+    "eval",
+    "rollout",
+    "plan",
+    "show",
+    "env",
+    "env list",
+    "env check",
+    "policy",
+    "policy build",
+    "replay",
+    "tool",
+    "tool list",
+    "tool call",
+]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -83,7 +69,7 @@ def test_help_explains_and_gives_an_example(steprl: Terminal, command: str) -> N
     assert (f"Example: steprl {command}" if command else "Start with: steprl train recipes/") in told
 
 
-@pytest.mark.parametrize("command", ["", "env", "tool"])
+@pytest.mark.parametrize("command", ["", "env", "policy", "tool"])
 def test_a_command_that_needs_another_shows_what_there_is(steprl: Terminal, command: str) -> None:
     code, told, errors = steprl(*command.split())
     assert code == 2 and "Commands" in told + errors
@@ -176,7 +162,7 @@ def test_eval_prints_json_and_stores_the_episodes(steprl: Terminal, recipe: Path
     assert (figures["tasks"], figures["success"], figures["errors"]) == (3, pytest.approx(1 / 3), 0)
     assert errors == ""  # a bar only where there is a terminal
     stored = read(episodes, split="eval")
-    assert [group.task_id for group in stored] == ["task-0", "task-1", "task-2"]
+    assert [group.task_id for group in stored] == ["task-90", "task-91", "task-92"]
     assert stored[0].trajectories[0].steps[0].sampling.temperature == 0.0
     assert not (tmp_path / "runs").exists()
 
@@ -272,3 +258,12 @@ def test_what_looks_like_markup_is_shown_as_it_is(steprl: Terminal, tiny_policy:
     code, shown, _ = steprl("show", tmp_path / "run", "--list")
     assert code == 0 and "[/INST]" in shown and "[red]" in shown
     assert "Continue it from Python" in steprl.refused("train", "--resume", tmp_path / "run")
+
+
+def test_a_plan_is_printed_and_leaves_no_folder(steprl: Terminal, recipe: Path, tmp_path: Path) -> None:
+    code, told, _ = steprl("plan", recipe, "train.iterations=7", "--groups", 1)
+    assert code == 0 and not (tmp_path / "runs").exists()
+    assert "plan of run: 7 iterations" in told and "Measured on 1 of 2 groups (4 episodes," in told
+    assert "plays 1 to rollout.groups = 2 groups, and 3 were asked" in steprl.refused(
+        "plan", recipe, "--groups", 3
+    )

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from steprl.errors import ConfigError
 from steprl.registry import resolve
 from steprl.renderers import HermesFormat, ParsedCall
 from steprl.types import MalformedCall, ToolCall
@@ -297,3 +298,55 @@ def test_an_object_with_many_keys_and_one_twice_is_refused_in_a_moment() -> None
     call = malformed(f'<tool_call>{{{keys}, "k49999": 0}}</tool_call>')
     assert time.process_time() - started < 10
     assert "'k49999' stands twice" in call.reason
+
+
+# --- writing ------------------------------------------------------------------------------------------
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+CALLS = st.lists(st.tuples(st.text(min_size=1), st.dictionaries(st.text(), JSON, max_size=3)), max_size=3)
+
+
+def test_a_call_is_written_as_it_always_was() -> None:
+    assert HermesFormat().write("", [("f", {"x": 1})]) == GOOD
+    assert HermesFormat().write("Let me look.", [("f", {"x": 1})] * 2) == f"Let me look.\n{GOOD}\n{GOOD}"
+    assert HermesFormat().write("größer", [("f", {"x": "größer"})]).count("größer") == 2
+    assert HermesFormat().write("", []) == "" and HermesFormat().write("42", ()) == "42"
+
+
+@given(st.text(), CALLS)
+def test_what_is_written_is_read_back(text: str, calls: list[tuple[str, dict[str, Any]]]) -> None:
+    written = HermesFormat().write(text, calls)
+    assert executed(written) == calls and len(parse(written)) == len(calls)
+    assert written.startswith(text)
+
+
+@given(st.lists(st.sampled_from([*TAGS, GOOD, "\n", "word", '"'])).map("".join), CALLS)
+def test_what_is_written_is_read_back_or_refused(text: str, calls: list[tuple[str, dict[str, Any]]]) -> None:
+    try:
+        written = HermesFormat().write(text, calls)
+    except ConfigError:
+        assert any(tag in text for tag in TAGS)
+    else:
+        assert executed(written) == calls and len(parse(written)) == len(calls)
+
+
+@pytest.mark.parametrize(
+    ("text", "calls", "message"),
+    [
+        ("", [("f", {"x": float("nan")})], "cannot be written as JSON: Out of range float values"),
+        ("", [("f", {"x": object()})], "cannot be written as JSON: Object of type object"),
+        ("", [("", {})], "cannot be read as a call: 'name' must be the name of a tool"),
+        ("", [("f", {"x": "\ud800"})], "half of a surrogate pair"),
+        ("", [("f", {1: "a", "1": "b"})], "the key '1' stands twice"),
+        (GOOD, [], "would be read as 1 tool calls, and 0 are meant"),
+        ("<think>", [("f", {})], "would be read as 0 tool calls, and 1 are meant"),
+    ],
+)
+def test_what_would_not_be_read_back_is_refused(text: str, calls: Any, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        HermesFormat().write(text, calls)
+    assert message in str(caught.value)

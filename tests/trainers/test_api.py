@@ -11,7 +11,7 @@ from training import DICE, quiet, recipe_of
 
 import steprl
 from steprl.config import build, read_toml, to_toml
-from steprl.errors import ConfigError, EnvError
+from steprl.errors import ConfigError, EngineError
 from steprl.trainers import api
 from steprl.trainers.recipe import Recipe
 from steprl.trajectory.store import read
@@ -38,6 +38,8 @@ PAIRS = [
     steprl.Task(id="a", prompt="Which is larger, Oslo or Rome?", answer="Rome"),
     steprl.Task(id="b", prompt="Which is larger, Lima or Rome?", answer="Lima"),
 ]
+NEW = [steprl.Task(id="new", prompt="Which is larger, Rome or Oslo?", answer="Rome")]
+"""For evaluation: what is trained on says nothing of new tasks."""
 
 
 def script(prompt: str, turn: int) -> str:
@@ -60,7 +62,7 @@ def test_train_with_a_class_tasks_and_a_script(tiny_policy: str, tmp_path: Path)
     summary = steprl.train(
         Compare,
         tasks=PAIRS,
-        eval_tasks=PAIRS[:1],
+        eval_tasks=NEW,
         model=tiny_policy,
         algorithm="rloo",
         script=script,
@@ -139,7 +141,7 @@ def test_options_are_checked_as_in_a_recipe(given: dict[str, Any], message: str)
 
 
 def test_a_script_that_runs_out_is_told(tiny_policy: str, tmp_path: Path) -> None:
-    with pytest.raises(EnvError, match="the script has 1 replies, this session asks for another"):
+    with pytest.raises(EngineError, match="the script has 1 replies, this session asks for another"):
         steprl.train(
             Compare,
             tasks=PAIRS,
@@ -159,7 +161,7 @@ def test_load_recipe_applies_overrides(tiny_policy: str, tmp_path: Path) -> None
 def test_evaluating_a_recipe_counts_every_task_once(tiny_policy: str, tmp_path: Path) -> None:
     recipe = recipe_of(DICE, tiny_policy, tmp_path, "engine.args.replies=['0']")
     result = api.evaluate_recipe(recipe, greedy=True, display=quiet())
-    assert [group.task_id for group in result.groups] == [task.id for task in guesses(4)]
+    assert [group.task_id for group in result.groups] == [task.id for task in guesses(4, first=90)]
     assert (result.tasks, result.success, result.errors) == (4, 0.5, 0)  # answers 0, 1, 2, 0
     sampling = {s.sampling.temperature for g in result.groups for t in g.trajectories for s in t.steps}
     assert sampling == {0.0}
@@ -171,7 +173,7 @@ class Leaky(Guess):
     """Breaks on one task in two."""
 
     def setup(self, task: steprl.Task, seed: int) -> None:
-        if task.id in ("task-1", "task-3"):
+        if task.id in ("task-91", "task-93"):
             raise OSError("no connection")
 
 

@@ -8,15 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playing import guesses
+import torch
+from playing import Dice, Guess, guesses
+from safetensors.numpy import load_file
 from training import COURIER, DICE, quiet, recipe_of, run, run_briskly, said, same_weights, weights
 
 from steprl.config import build, read_toml
-from steprl.errors import ConfigError, EnvError
+from steprl.errors import ConfigError, EngineError
 from steprl.trainers.recipe import Recipe
 from steprl.trainers.run_folder import RunFolder
 from steprl.trajectory.store import files, read
-from steprl.types import StopReason
+from steprl.types import StopReason, Task, WeightSource
 
 Run = tuple[Path, dict[str, Any], str]
 """Folder, summary, and what was said."""
@@ -206,7 +208,11 @@ def test_the_very_same_evaluation_is_played_before_and_after(tiny_policy: str, t
     summary = run(recipe_of(DICE, tiny_policy, tmp_path, "train.iterations=2"))
     assert summary["reward_before"] == summary["reward_after"]
     before, after = (read(tmp_path / "run" / "trajectories" / f"{n:06d}-eval.parquet") for n in (0, 2))
-    assert [g.task_id for g in before] == [g.task_id for g in after] == [task.id for task in guesses(4)]
+    assert (
+        [g.task_id for g in before]
+        == [g.task_id for g in after]
+        == [task.id for task in guesses(4, first=90)]
+    )
     assert [g.trajectories[0].seed for g in before] == [g.trajectories[0].seed for g in after]
 
 
@@ -226,15 +232,13 @@ def test_a_weight_that_no_component_answers_to_is_told(tiny_policy: str, tmp_pat
 
 
 def test_when_every_episode_breaks_the_run_stops_with_the_reason(tiny_policy: str, tmp_path: Path) -> None:
-    with pytest.raises(EnvError, match=r"all 8 episodes failed.*EngineError: the first prompt"):
+    with pytest.raises(EngineError, match="all 8 episodes failed.* the first prompt of task"):
         run(recipe_of(DICE, tiny_policy, tmp_path, "engine.max_context=8", "evaluation.tasks=0"))
     assert RunFolder(tmp_path / "run").checkpoints() == []
 
 
 def test_training_with_nothing_to_compare_changes_nothing(tiny_policy: str, tmp_path: Path) -> None:
     """Equal rewards in every group: advantages are 0 and the weights stay, bit for bit."""
-    from safetensors.numpy import load_file
-
     same = ("engine.args.replies=['3']", "train.iterations=1", "evaluation.tasks=0")
     run_briskly(recipe_of(DICE, tiny_policy, tmp_path, *same))
     before = load_file(Path(tiny_policy) / "model.safetensors")
@@ -242,3 +246,118 @@ def test_training_with_nothing_to_compare_changes_nothing(tiny_policy: str, tmp_
     assert all(np.array_equal(before[name], after[name]) for name in before)
     (line,) = RunFolder(tmp_path / "run").metrics()
     assert line["groups/zero_variance_share"] == 1.0
+
+
+# --- when episodes break --------------------------------------------------------------------------------
+
+
+class Fragile(Guess):
+    """Cannot be set up for one of the six tasks."""
+
+    def setup(self, task: Task, seed: int) -> None:
+        if task.id == "task-1":
+            raise OSError("no connection\nto the vault")
+
+
+class EverySecond(Guess):
+    """Every second instance cannot be set up."""
+
+    made = 0
+
+    def setup(self, task: Task, seed: int) -> None:
+        EverySecond.made += 1
+        if EverySecond.made % 2 == 0:
+            raise OSError("busy")
+
+
+class Provoked(Guess):
+    """Breaks whenever the answer is 2: the agent's doing."""
+
+    reward_range = (-1.0, 1.0)
+
+    def reward(self, task: Task, answer: str) -> float:
+        if answer == "2":
+            raise ZeroDivisionError("two is not allowed")
+        return super().reward(task, answer)
+
+
+def test_a_group_that_broke_is_stored_counted_told_and_not_trained_on(
+    tiny_policy: str, tmp_path: Path
+) -> None:
+    options = ("env.id=test_loop:Fragile", "train.iterations=3", "evaluation.tasks=0")
+    display = quiet()
+    run(recipe_of(DICE, tiny_policy, tmp_path, *options), display=display)
+    lines = RunFolder(tmp_path / "run").metrics()
+    stored = read(tmp_path / "run", split="train")
+    assert len(stored) == 6 and sum(line["groups/dropped"] for line in lines) == 1
+    (broken,) = [group for group in stored if group.task_id == "task-1"]
+    assert all(t.error is not None and t.steps == () for t in broken.trajectories)
+    (line,) = [line for line in lines if line["groups/dropped"]]
+    assert (line["errors/OSError"], line["batch/counted"], line["stop/error"]) == (4, 4, 0.5)
+    assert line["learner/updates"] == 1
+    told = said(display)
+    assert (
+        f"episode failed: OSError: no connection to the vault (4 of this kind, the first is "
+        f"{broken.trajectories[0].uid}, stop reason error)"
+    ) in told
+    assert told.count("episode failed") == 1
+
+
+def test_a_group_with_too_few_left_is_dropped_and_an_iteration_without_any_goes_on(
+    tiny_policy: str, tmp_path: Path
+) -> None:
+    options = ("env.id=test_loop:EverySecond", "rollout.failures.retries=0", "evaluation.tasks=0")
+    display = quiet()
+    recipe = recipe_of(DICE, tiny_policy, tmp_path, *options, "rollout.failures.minimum_group=3")
+    assert run(recipe, display=display)["iterations"] == 4
+    for line in RunFolder(tmp_path / "run").metrics():
+        assert (line["groups/dropped"], line["batch/counted"], line["learner/updates"]) == (2, 4, 0)
+        assert (line["errors/total"], line["speed/rows"]) == (4, 0)
+    assert "iteration 4: no episode is left to train on; the weights stay" in said(display)
+    before, after = load_file(Path(tiny_policy) / "model.safetensors"), weights(tmp_path / "run")
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+    assert len(read(tmp_path / "run", split="train")) == 8
+
+    enough = recipe_of(DICE, tiny_policy, tmp_path, *options, "name=two", "rollout.failures.minimum_group=2")
+    run_briskly(enough)
+    lines = RunFolder(tmp_path / "two").metrics()
+    assert [line["groups/dropped"] for line in lines] == [0] * 4 and lines[0]["learner/updates"] == 1
+
+
+def test_what_the_agent_broke_is_trained_on_with_the_least_reward(tiny_policy: str, tmp_path: Path) -> None:
+    run_briskly(recipe_of(DICE, tiny_policy, tmp_path, "env.id=test_loop:Provoked", "evaluation.tasks=0"))
+    broken = [
+        t
+        for group in read(tmp_path / "run", split="train")
+        for t in group.trajectories
+        if t.error is not None
+    ]
+    assert broken and {t.stop_reason for t in broken} == {StopReason.TERMINATED}
+    assert {t.reward for t in broken} == {-1.0}
+    lines = RunFolder(tmp_path / "run").metrics()
+    assert sum(line["errors/by_agent"] for line in lines) == len(broken)
+    assert all(line["batch/counted"] == 8 and line["groups/dropped"] == 0 for line in lines)
+
+
+# --- deterministic mode ---------------------------------------------------------------------------------
+
+
+class Counted(Dice):
+    """Notes the version of every sync."""
+
+    versions: list[int] = []
+
+    async def sync(self, source: WeightSource, version: int) -> None:
+        Counted.versions.append(version)
+        await super().sync(source, version)
+
+
+@pytest.mark.parametrize(("mode", "versions"), [("false", [1, 2]), ("true", [0, 0, 1, 1, 2])])
+def test_deterministic_forgets_what_is_cached_before_every_batch(
+    tiny_policy: str, tmp_path: Path, mode: str, versions: list[int]
+) -> None:
+    Counted.versions.clear()
+    options = ("engine.id=test_loop:Counted", "train.iterations=2", f"deterministic={mode}")
+    run_briskly(recipe_of(DICE, tiny_policy, tmp_path, *options))  # an evaluation, and two iterations
+    assert Counted.versions == versions
+    torch.use_deterministic_algorithms(False)

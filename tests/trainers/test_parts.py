@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import Dice, guesses
+from playing import Dice, Guess, guesses
 from training import COURIER, DICE, recipe_of, run
 
+from steprl.config import to_toml
 from steprl.credit import Grpo
 from steprl.errors import ConfigError, TaskError
 from steprl.trainers.given import Given
-from steprl.trainers.parts import build_parts, build_player, model_path, tasks_of
-from steprl.types import Need
+from steprl.trainers.parts import build_parts, build_player, minimum_reward, model_path, tasks_of
+from steprl.types import Need, Session, Task
 
 
 class Demanding(Grpo):
@@ -104,7 +108,7 @@ def test_the_scripted_engine_needs_a_script(tiny_policy: str, tmp_path: Path) ->
 
 def test_evaluation_takes_the_first_tasks_and_may_have_none(tiny_policy: str, tmp_path: Path) -> None:
     recipe = recipe_of(DICE, tiny_policy, tmp_path, "evaluation.tasks=3")
-    assert [task.id for task in tasks_of(recipe, "eval", Given())] == ["task-0", "task-1", "task-2"]
+    assert [task.id for task in tasks_of(recipe, "eval", Given())] == ["task-90", "task-91", "task-92"]
     assert len(tasks_of(recipe, "train", Given())) == 6
     none = replace(recipe, evaluation=replace(recipe.evaluation, tasks=0))
     assert tasks_of(none, "eval", Given()) == ()
@@ -123,3 +127,64 @@ def test_parts_are_those_that_the_recipe_names(tiny_policy: str, tmp_path: Path)
 def test_the_quickstart_policy_is_part_of_the_package() -> None:
     assert Path(model_path("quickstart")).parts[-3:] == ("steprl", "policies", "quickstart")
     assert model_path("some/other") == "some/other"
+
+
+# --- training and evaluation keep apart -----------------------------------------------------------------
+
+
+def test_a_task_for_both_training_and_evaluation_is_refused(tiny_policy: str, tmp_path: Path) -> None:
+    """The content counts, not the id: the same problem under another name is no new problem."""
+    renamed = replace(guesses(2)[1], id="other")
+    given = Given(eval_tasks=[*guesses(2, first=90), renamed])
+    with pytest.raises(ConfigError) as caught:
+        run(recipe_of(DICE, tiny_policy, tmp_path / "runs"), given=given)
+    assert str(caught.value).startswith(
+        "1 of the 3 evaluation tasks (eval tasks handed over from Python) are training tasks as well "
+        "(env.train = 'train'): the same prompt, answer and data. For example 'other', which is 'task-1' in "
+        "training."
+    )
+    assert str(caught.value).endswith("name another set, or set evaluation.tasks = 0.")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_only_the_evaluation_tasks_that_are_played_are_compared(tiny_policy: str, tmp_path: Path) -> None:
+    given = Given(eval_tasks=[*guesses(2, first=90), *guesses(2)])
+    options = ("evaluation.tasks=2", "env.train=train")
+    assert len(build_parts(recipe_of(DICE, tiny_policy, tmp_path, *options), given).eval_tasks) == 2
+    assert build_parts(recipe_of(DICE, tiny_policy, tmp_path, "env.eval=train", "evaluation.tasks=0"))
+    with pytest.raises(ConfigError, match=r"4 of the 4 evaluation tasks \(env.eval = 'train'\)"):
+        build_parts(recipe_of(DICE, tiny_policy, tmp_path, "env.eval=train"))
+
+
+# --- failures and determinism reach the pool ------------------------------------------------------------
+
+
+def test_an_environment_declares_what_breaking_it_is_worth_and_a_workflow_does_not() -> None:
+    class Harsh(Guess):
+        reward_range = (-2.0, 1.0)
+
+    class Free:
+        async def run(self, task: Task, session: Session) -> None:
+            """Play nothing."""
+
+    assert (minimum_reward(Guess), minimum_reward(Harsh), minimum_reward(Free)) == (0.0, -2.0, None)
+
+
+def test_deterministic_means_one_thread_and_only_algorithms_that_repeat(
+    tiny_policy: str, tmp_path: Path
+) -> None:
+    """In a process of its own: both are choices of the whole process."""
+    recipe = recipe_of(COURIER, tiny_policy, tmp_path, "deterministic=true")
+    (tmp_path / "r.toml").write_text(to_toml(replace(recipe, threads=None)))
+    lines = (
+        "import torch",
+        "from steprl.trainers.api import load_recipe",
+        "from steprl.trainers.parts import build_player",
+        f"build_player(load_recipe({str(tmp_path / 'r.toml')!r}))",
+        "print(torch.get_num_threads(), torch.are_deterministic_algorithms_enabled())",
+    )
+    tests = str(Path(__file__).resolve().parents[1])
+    environment = {**os.environ, "OMP_NUM_THREADS": "2", "PYTHONPATH": tests}
+    command = [sys.executable, "-c", "\n".join(lines)]
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert ended.stdout == "1 True\n", ended.stderr

@@ -86,6 +86,7 @@ def test_every_figure_of_a_batch_counted_by_hand() -> None:
         "calls/per_episode": 1.0,
         "calls/malformed_share": 0.5,
         "calls/none_share": 0.5,
+        "calls/repeated_share": 0.0,  # only "solved" has a second action
         "stop/terminated": 0.25,
         "stop/max_steps": 0.25,
         "stop/context_full": 0.0,
@@ -96,6 +97,7 @@ def test_every_figure_of_a_batch_counted_by_hand() -> None:
         "groups/count": 2,
         "groups/zero_variance_share": 0.0,
         "errors/total": 1,
+        "errors/by_agent": 0,
         "errors/EnvError": 1,
         "tokens/total": 17,  # 1 2 3 4, 1 2 3 4 5 6 7, 1 2 3 9 9 9
         "tokens/unique": 10,
@@ -168,6 +170,7 @@ def test_an_empty_batch_has_counts_and_no_shares() -> None:
         "reward/unscored": 0,
         "groups/count": 0,
         "errors/total": 0,
+        "errors/by_agent": 0,
         "tokens/total": 0,
         "tokens/unique": 0,
     }
@@ -199,3 +202,52 @@ def test_float_residue_does_not_make_rewards_differ() -> None:
     group = TrajectoryGroup(group_uid="g", task_id="t", trajectories=(a, b))
     assert a.reward != b.reward
     assert batch_statistics([group])["groups/zero_variance_share"] == 1.0
+
+
+def test_an_error_counts_whatever_the_stop_reason_and_the_agents_own_train() -> None:
+    def broken(uid: str, kind: str, reason: StopReason) -> Trajectory:
+        error = EpisodeError(kind=kind, message="m")
+        return trajectory(uid, step([1], [2]), stop_reason=reason, error=error)
+
+    found = batch_statistics(
+        [
+            group(
+                broken("a", "OSError", StopReason.ERROR),
+                broken("b", "OSError", StopReason.TERMINATED),
+                broken("c", "DeadlineError", StopReason.DEADLINE),
+                trajectory("d", step([1], [2])),
+            )
+        ]
+    )
+    assert (found["errors/total"], found["errors/by_agent"]) == (3, 1)
+    assert (found["errors/OSError"], found["errors/DeadlineError"]) == (2, 1)
+    assert found["batch/counted"] == 2  # b and d
+
+
+def called(*values: object) -> tuple[ToolCall, ...]:
+    return tuple(ToolCall(name="f", arguments={"x": value}, id=f"call_{i}") for i, value in enumerate(values))
+
+
+@pytest.mark.parametrize(
+    ("actions", "share"),
+    [
+        ([step([1], [2, 3]), step([1], [2, 3]), step([1], [2])], 0.5),  # the same tokens, then others
+        ([step([1], [2], calls=called(1)), step([1], [3], calls=called(1))], 1.0),  # whatever is said around
+        ([step([1], [2], calls=called(1)), step([1], [2], calls=called(2))], 0.0),
+        ([step([1], [2], calls=called(1)), step([1], [2], calls=called(1, 1))], 0.0),
+        ([step([1], [2], calls=called(1)), step([1], [2])], 0.0),
+        ([step([1], [2], calls=(BAD,)), step([1], [3], calls=(BAD,))], 1.0),
+        ([step([1], [2]), step([1], [9], kind="summary"), step([1], [2])], 1.0),  # a summary is no action
+        ([step([1], [2], agent="a"), step([1], [2], agent="b"), step([1], [3], agent="a")], 0.0),
+        ([step([1], [2])], None),
+    ],
+)
+def test_an_action_repeats_the_same_agents_action_before_it(actions: list[Step], share: float | None) -> None:
+    assert batch_statistics([group(trajectory("t", *actions))]).get("calls/repeated_share") == share
+
+
+def test_repetitions_have_one_vote_per_trajectory() -> None:
+    looping = trajectory("looping", *(step([1], [2]) for _ in range(9)))
+    varied = trajectory("varied", step([1], [2]), step([1], [3]))
+    short = trajectory("short", step([1], [2]))
+    assert batch_statistics([group(looping, varied, short)])["calls/repeated_share"] == 0.5

@@ -12,7 +12,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from steprl.cli.check import check
 from steprl.cli.inspect import env_app, show, tool_app
+from steprl.cli.plan import plan
+from steprl.cli.policy import policy_app
+from steprl.cli.replay import replay
 from steprl.errors import StepRLError
 
 app = typer.Typer(
@@ -26,8 +30,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(env_app, name="env")
+env_app.command("check")(check)
 app.add_typer(tool_app, name="tool")
+app.add_typer(policy_app, name="policy")
 app.command()(show)
+app.command()(plan)
+app.command()(replay)
 
 RecipeFile = Annotated[Path, typer.Argument(help="Recipe, a TOML file.", metavar="RECIPE")]
 

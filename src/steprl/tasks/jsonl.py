@@ -79,7 +79,7 @@ def _open(file: Path) -> BinaryIO | gzip.GzipFile | lzma.LZMAFile:
 
 def _row(line: bytes) -> dict[str, Any]:
     try:
-        row = json.loads(line.decode("utf-8"), parse_constant=_refuse)
+        row = json.loads(line.decode("utf-8").rstrip("\r\n"), parse_constant=_refuse)
     except UnicodeDecodeError as error:
         raise TaskError(f"not UTF-8: {error}") from error
     except (ValueError, RecursionError) as error:

@@ -11,11 +11,13 @@ from steprl.config import build, override, put, read_toml, to_toml
 from steprl.envs.base import Env
 from steprl.errors import ConfigError
 from steprl.rollout import derive_seed
+from steprl.trainers.calibrate import calibrate
 from steprl.trainers.evaluate import Evaluation, evaluate
 from steprl.trainers.given import Given, address
 from steprl.trainers.interrupt import run_async
 from steprl.trainers.loop import Trainer
 from steprl.trainers.parts import build_parts, build_player, tasks_of
+from steprl.trainers.plan import Plan, plan_of
 from steprl.trainers.progress import Display
 from steprl.trainers.recipe import Recipe
 from steprl.trainers.run_folder import RunFolder
@@ -45,6 +47,7 @@ def run(
         ConfigError: something cannot work, the run folder exists or is being trained, or a run is
             resumed with other objects than it was started with.
         Interrupted: Ctrl-C, after saving.
+        Collapsed: a watched figure, where the recipe wants to stop then; after saving.
     """
     display, given = display or Display(), given or Given()
     if resume is not None:
@@ -180,6 +183,24 @@ def evaluate_recipe(
             )
 
     return run_async(collect)
+
+
+def plan(
+    recipe: Recipe,
+    *,
+    groups: int | None = None,
+    given: Given | None = None,
+    display: Display | None = None,
+) -> Plan:
+    """What a recipe will cost in tokens, time and memory, from a short calibration that stores nothing.
+
+    ``groups`` are played and trained on; left out, as many as run at once.
+
+    Raises:
+        ConfigError: something cannot work, or ``groups`` is not between 1 and ``rollout.groups``.
+        EnvError: every episode of the calibration failed.
+    """
+    return plan_of(recipe, calibrate(recipe, groups=groups, given=given, display=display))
 
 
 def _resumed(described: Recipe, path: str | Path) -> Recipe:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
-from steprl.rollout import Pool, Progress
+from steprl.rollout import Pool, Progress, derive_seed
+from steprl.trainers.parts import Parts
+from steprl.trainers.progress import Display
+from steprl.trainers.recipe import Recipe
+from steprl.trainers.report import failures
 from steprl.trajectory.statistics import batch_statistics
+from steprl.trajectory.store import file_path, write
 from steprl.types import Sampling, StopReason, Task, TrajectoryGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
     """What an evaluation found. ``success`` is the share of all tasks that were solved: an episode
-    that broke counts as not solved, and ``errors`` says how many did. None without an outcome; but
-    where a limit (max_steps, context_full) ended every counted episode before it had one, nothing was
-    solved: 0."""
+    that broke or met a deadline counts as not solved, and ``errors`` says how many did. None without an
+    outcome; but where a limit (max_steps, context_full) ended every counted episode before it had one,
+    nothing was solved: 0."""
 
     tasks: int
     success: float | None
@@ -55,7 +61,49 @@ async def evaluate(
         tasks=len(tasks),
         success=None if share is None else share * counted / len(tasks),
         reward=statistics.get("reward/mean"),
-        errors=int(statistics["errors/total"]) if "errors/total" in statistics else 0,
+        errors=len(tasks) - int(counted),
         statistics=statistics,
         groups=groups,
     )
+
+
+async def evaluate_in_training(
+    recipe: Recipe, parts: Parts, display: Display, *, run: Path, iteration: int, when: str
+) -> dict[str, float]:
+    """Success and reward, sampled and (asked for) greedy, on the evaluation tasks; the sampled episodes are
+    stored in the run folder. ``when`` is before, during or after: it names the episodes."""
+    tasks, config = parts.eval_tasks, recipe.evaluation
+    if not tasks:
+        return {}
+    found: dict[str, float] = {}
+    modes = {"sampled": config.temperature, **({"greedy": 0.0} if config.greedy else {})}
+    for mode, temperature in modes.items():
+        if recipe.deterministic:
+            await parts.forget_cached()
+        with display.phase(f"evaluation, {mode}", len(tasks)) as bar:
+            result = await evaluate(
+                parts.player.pool,
+                tasks,
+                label=f"eval-{iteration}-{when}-{mode}",
+                seed=derive_seed(recipe.seed, "evaluation"),
+                sampling=evaluation_sampling(recipe, parts.player.renderer.stop_ids, temperature),
+                max_steps=recipe.rollout.max_steps,
+                progress=bar.on_episode,
+            )
+        if mode == "sampled":
+            path = file_path(run, iteration=iteration, split="eval")
+            write(path, result.groups, iteration=iteration, split="eval")
+        prefix = "" if mode == "sampled" else "greedy_"
+        for name, value in (("success", result.success), ("reward", result.reward)):
+            if value is not None:
+                found[prefix + name] = value
+        for line in failures(result.groups):
+            display.say(line)
+    told = "  ".join(f"{name} {value:.3f}" for name, value in found.items())
+    display.say(f"evaluation {when} training, {len(tasks)} tasks: {told}")
+    return found
+
+
+def evaluation_sampling(recipe: Recipe, stop_ids: tuple[int, ...], temperature: float) -> Sampling:
+    """The rollout's sampling at another temperature, and without its filters."""
+    return replace(recipe.rollout.sampling(stop_ids), temperature=temperature, top_p=1.0, top_k=0)

@@ -63,9 +63,7 @@ def run_async(work: Callable[[], Coroutine[Any, Any, Result]], stop: Stop | None
 
     A KeyboardInterrupt while waiting for that thread asks ``stop``, and the work ends in its own way.
     """
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
+    if not _loop_is_running():  # asked outside, so that no error of the work has this one as its context
         return asyncio.run(work())
     with ThreadPoolExecutor(max_workers=1) as thread:
         running = thread.submit(lambda: asyncio.run(work()))
@@ -76,3 +74,11 @@ def run_async(work: Callable[[], Coroutine[Any, Any, Result]], stop: Stop | None
                 raise
             stop.ask()
             return running.result()
+
+
+def _loop_is_running() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True

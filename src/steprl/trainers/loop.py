@@ -14,17 +14,19 @@ from tensorboard.summary import Writer
 
 from steprl.batch import minibatches, rows, split_by_step
 from steprl.rollout import derive_seed
+from steprl.trainers.board import open_board
 from steprl.trainers.cursor import TaskCursor
 from steprl.trainers.curves import draw
-from steprl.trainers.evaluate import evaluate
+from steprl.trainers.evaluate import evaluate_in_training
 from steprl.trainers.interrupt import Interrupted, Stop, run_async
 from steprl.trainers.parts import Parts
 from steprl.trainers.progress import Display, figures
 from steprl.trainers.recipe import Recipe
+from steprl.trainers.report import failures, iteration_metrics, missing_rewards, record, summary_of
 from steprl.trainers.run_folder import RunFolder, TrainerState
-from steprl.trajectory.statistics import batch_statistics
+from steprl.trainers.watch import Alarm, Verdict, Watch, collapsed, marks
 from steprl.trajectory.store import file_path, write
-from steprl.types import Sampling, Scores, TrajectoryGroup
+from steprl.types import Row, Scores, TrajectoryGroup
 
 
 class Trainer:
@@ -42,14 +44,17 @@ class Trainer:
         self.iteration = 0
         self.evaluated = -1
         self.cursor = TaskCursor(parts.train_tasks, seed=derive_seed(recipe.seed, "tasks"))
+        self.watch = Watch(recipe.watch)
         self.train_seconds = 0.0
         self.before: Mapping[str, float] = {}
+        self._checkpoint_owed = False
 
     def run(self) -> dict[str, Any]:
         """The whole run; returns what ``summary.json`` holds.
 
         Raises:
             Interrupted: Ctrl-C, after a checkpoint was written.
+            Collapsed: a watched figure, where the recipe wants to stop then; after a checkpoint.
         """
         stop = Stop()
         return run_async(lambda: self._run(stop), stop)
@@ -60,7 +65,7 @@ class Trainer:
         if finished is not None and self.iteration >= self.recipe.train.iterations:
             self.display.say(f"nothing left to do: {self.folder.path} is finished")
             return finished
-        writer = Writer(str(self.folder.path / "tensorboard"))
+        writer = open_board(self.folder.path, self.folder.metrics())
         try:
             with stop.listening():
                 await self._train(writer)
@@ -78,24 +83,28 @@ class Trainer:
 
     async def _train(self, writer: Writer) -> None:
         await self._evaluate_if_due(writer)
+        if self.recipe.watch.action == "rollback" and not self.folder.checkpoints():
+            self.save()  # somewhere to go back to
         with self.display.phase("training", self.recipe.train.iterations, self.iteration) as bar:
             while self.iteration < self.recipe.train.iterations:
                 metrics = await self.iterate()
-                self._record(writer, metrics)
+                alarms = self.watch.look(metrics)
+                verdict = self.watch.verdict(alarms)
+                record(self.folder, writer, self.iteration, {**metrics, **marks(alarms, verdict)})
                 self.display.iteration(self.iteration, metrics)
                 bar.advance(figures(metrics))
+                await self._obey(verdict, alarms)
                 await self._evaluate_if_due(writer)
-                if self._due(self.recipe.train.checkpoint_every):
-                    self.save()
+                self._save_if_due()
         self.save()
 
     async def iterate(self) -> dict[str, float]:
         """One iteration: a rollout batch becomes optimiser steps.
 
         Consumes the next tasks of the cursor; waits for all their episodes (staleness 0); produces
-        trajectories on disk, new weights in learner and engine, and the iteration's metrics.
+        trajectories on disk, new weights in learner and engine, and the iteration's metrics. When no
+        episode is left to train on, the weights stay as they are.
         """
-        recipe, parts = self.recipe, self.parts
         number, position = self.iteration + 1, self.cursor.position
         started = perf_counter()
         try:
@@ -105,36 +114,24 @@ class Trainer:
             raise
         rolled_out = perf_counter()
 
-        trained = [t for group in groups for t in group.trajectories if t.stop_reason.trains]
-        token_rows = rows(trained, merge=recipe.algorithm.merge)
-        scores = Scores(old_logprobs=split_by_step(trained, token_rows, parts.learner.score(token_rows)))
-        credits = parts.estimator(groups, scores)
-        updates = [
-            parts.learner.update(batch)
-            for batch in minibatches(
-                token_rows,
-                credits,
-                scores,
-                aggregation=recipe.algorithm.aggregation,
-                count=recipe.algorithm.minibatches,
-                epochs=recipe.algorithm.epochs,
-                token_budget=recipe.learner.token_budget,
-                rng=np.random.default_rng(derive_seed(recipe.seed, "minibatches", number)),
-            )
-        ]
+        least = self.recipe.rollout.failures.minimum_group
+        kept = [g for g in groups if sum(t.stop_reason.trains for t in g.trajectories) >= least]
+        token_rows, updates = self._learn(number, kept)
         self.iteration = number  # at once: a checkpoint must never pair these weights with the last number
-        await parts.player.engine.sync(parts.learner.source(), number)
+        await self.parts.player.engine.sync(self.parts.learner.source(), number)
         finished = perf_counter()
         self.train_seconds += finished - started
         write(file_path(self.folder.path, iteration=number), groups, iteration=number)
-        metrics = {**batch_statistics(groups), **_learner_metrics(updates)}
-        metrics["time/rollout"] = rolled_out - started
-        metrics["time/update"] = finished - rolled_out
-        metrics["time/iteration"] = finished - started
-        sampled = sum(int(step.sampled_mask.sum()) for t in trained for step in t.steps)
-        metrics["speed/tokens_per_second"] = sampled / (rolled_out - started)
-        metrics["speed/rows"] = float(len(token_rows))
-        return metrics
+        if not token_rows:
+            self.display.say(f"iteration {number}: no episode is left to train on; the weights stay")
+        return iteration_metrics(
+            groups,
+            dropped=len(groups) - len(kept),
+            token_rows=token_rows,
+            updates=updates,
+            rollout_seconds=rolled_out - started,
+            update_seconds=finished - rolled_out,
+        )
 
     def save(self) -> Path:
         """A checkpoint of this moment, which is also a model folder that ``from_pretrained`` reads; and the
@@ -154,8 +151,65 @@ class Trainer:
             ),
             save,
         )
-        draw(self.folder.metrics(), self.folder.path / "curves.png", title=self.recipe.name)
+        self._checkpoint_owed = False
+        self.draw()
         return saved
+
+    def draw(self) -> None:
+        """The curves so far, as a picture in the run folder."""
+        path = self.folder.path / "curves.png"
+        if failed := draw(self.folder.metrics(), path, title=self.recipe.name):
+            self.display.say(failed)
+
+    # ── the stages of an iteration ────────────────────────────────────────────────────────────────
+
+    async def _roll_out(self, number: int) -> list[TrajectoryGroup]:
+        config = self.recipe.rollout
+        if self.recipe.deterministic:
+            await self.parts.forget_cached()
+        with self.display.phase(f"rollout {number}", config.groups * config.group_size) as bar:
+            groups = await self.parts.player.pool.collect(
+                self.cursor.take(config.groups),
+                label=f"train-{number}",
+                seed=derive_seed(self.recipe.seed, "train", number),
+                group_size=config.group_size,
+                sampling=config.sampling(self.parts.player.renderer.stop_ids),
+                max_steps=config.max_steps,
+                progress=bar.on_episode,
+            )
+        for line in failures(groups):
+            self.display.say(line)
+        if number == 1:
+            for line in missing_rewards(self.parts.player.rewards, groups):
+                self.display.say(line)
+        every = self.recipe.train.show_every
+        if every and number % every == 0:
+            self.display.episode(groups[0].trajectories[0], self.parts.player.renderer.decode)
+        return groups
+
+    def _learn(
+        self, number: int, groups: Sequence[TrajectoryGroup]
+    ) -> tuple[list[Row], list[dict[str, float]]]:
+        """Score, assign credit, take the optimiser steps; returns the rows and what each step says."""
+        recipe, learner = self.recipe, self.parts.learner
+        trained = [t for group in groups for t in group.trajectories if t.stop_reason.trains]
+        token_rows = rows(trained, merge=recipe.algorithm.merge)
+        if not token_rows:
+            return [], []
+        scores = Scores(old_logprobs=split_by_step(trained, token_rows, learner.score(token_rows)))
+        batches = minibatches(
+            token_rows,
+            self.parts.estimator(groups, scores),
+            scores,
+            aggregation=recipe.algorithm.aggregation,
+            count=recipe.algorithm.minibatches,
+            epochs=recipe.algorithm.epochs,
+            token_budget=recipe.learner.token_budget,
+            rng=np.random.default_rng(derive_seed(recipe.seed, "minibatches", number)),
+        )
+        return token_rows, [learner.update(batch) for batch in batches]
+
+    # ── between iterations ────────────────────────────────────────────────────────────────────────
 
     async def _resume(self) -> None:
         saved = self.folder.checkpoints()
@@ -168,34 +222,42 @@ class Trainer:
         self.iteration, self.cursor.position = state.iteration, state.cursor
         self.train_seconds, self.before = state.train_seconds, state.before
         self.evaluated = state.evaluated
-        self.folder.forget_after(state.iteration, evaluated=state.evaluated)
+        if self.iteration >= self.recipe.train.iterations and self.folder.summary() is None:
+            # killed before its summary: the evaluation after training is made again, and told once
+            self.evaluated = min(self.evaluated, self.iteration - 1)
+        self.folder.forget_after(self.iteration, evaluated=self.evaluated)
+        self.watch.recall(self.folder.metrics())
         self.display.say(f"resuming {self.folder.path} after iteration {state.iteration}")
 
-    async def _roll_out(self, number: int) -> list[TrajectoryGroup]:
-        config = self.recipe.rollout
-        with self.display.phase(f"rollout {number}", config.groups * config.group_size) as bar:
-            groups = await self.parts.player.pool.collect(
-                self.cursor.take(config.groups),
-                label=f"train-{number}",
-                seed=derive_seed(self.recipe.seed, "train", number),
-                group_size=config.group_size,
-                sampling=config.sampling(self.parts.player.renderer.stop_ids),
-                max_steps=config.max_steps,
-                progress=bar.on_episode,
-            )
-        if number == 1:
-            self._tell_missing_rewards(groups)
-        every = self.recipe.train.show_every
-        if every and number % every == 0:
-            self.display.episode(groups[0].trajectories[0], self.parts.player.renderer.decode)
-        return groups
+    async def _obey(self, verdict: Verdict, alarms: Sequence[Alarm]) -> None:
+        """Tell what the watch has found, and do about it what the recipe wants."""
+        for alarm in alarms:
+            if self.watch.is_new(alarm):
+                self.display.say(alarm.message)
+        if verdict == "roll back":
+            await self._roll_back()
+        elif verdict == "stop":
+            self.save()
+            raise collapsed(alarms, self.iteration, self.folder.path / "config.toml", self.folder.command())
 
-    def _tell_missing_rewards(self, groups: Sequence[TrajectoryGroup]) -> None:
-        seen = {name for group in groups for t in group.trajectories for s in t.steps for name in s.rewards}
-        for name in self.parts.player.rewards.missing(seen):
-            self.display.say(
-                f"rollout.rewards: no step so far has a component '{name}'; is it spelled right?"
-            )
+    async def _roll_back(self) -> None:
+        """Give the weights up for those of the last checkpoint. Iterations and tasks go on from here: the
+        batches that led astray are not played again."""
+        target = self.folder.checkpoints()[-1]
+        then = self.folder.state(target).iteration
+        self.parts.learner.load(str(target))
+        await self.parts.player.engine.sync(self.parts.learner.source(), self.iteration)
+        self.watch.rolled_back()
+        self.display.say(
+            f"rolled back to the weights and optimiser of iteration {then}; the next tasks follow"
+        )
+        self.save()  # at once: a run resumed from the older checkpoint would play the same tasks again
+
+    def _save_if_due(self) -> None:
+        """A checkpoint every so many iterations; one to roll back to waits until no figure looks wrong."""
+        self._checkpoint_owed |= self._due(self.recipe.train.checkpoint_every)
+        if self._checkpoint_owed and not (self.recipe.watch.action == "rollback" and self.watch.uneasy):
+            self.save()
 
     async def _evaluate_if_due(self, writer: Writer) -> None:
         """Before training and every so often, once: an evaluation that a stop cut short is made up for."""
@@ -208,53 +270,14 @@ class Trainer:
             self._record_evaluation(writer, await self._evaluate("during"))
 
     async def _evaluate(self, when: str) -> dict[str, float]:
-        """Success and reward, sampled and (asked for) greedy, on the evaluation tasks."""
-        tasks, config = self.parts.eval_tasks, self.recipe.evaluation
-        if not tasks:
-            return {}
-        found: dict[str, float] = {}
-        modes = {"sampled": config.temperature, **({"greedy": 0.0} if config.greedy else {})}
-        for mode, temperature in modes.items():
-            with self.display.phase(f"evaluation, {mode}", len(tasks)) as bar:
-                result = await evaluate(
-                    self.parts.player.pool,
-                    tasks,
-                    label=f"eval-{self.iteration}-{when}-{mode}",
-                    seed=derive_seed(self.recipe.seed, "evaluation"),
-                    sampling=self._evaluation_sampling(temperature),
-                    max_steps=self.recipe.rollout.max_steps,
-                    progress=bar.on_episode,
-                )
-            if mode == "sampled":
-                path = file_path(self.folder.path, iteration=self.iteration, split="eval")
-                write(path, result.groups, iteration=self.iteration, split="eval")
-            prefix = "" if mode == "sampled" else "greedy_"
-            for name, value in (("success", result.success), ("reward", result.reward)):
-                if value is not None:
-                    found[prefix + name] = value
-            if result.errors:
-                self.display.say(f"{result.errors} of {result.tasks} evaluation episodes broke")
-        told = "  ".join(f"{name} {value:.3f}" for name, value in found.items())
-        self.display.say(f"evaluation {when} training, {len(tasks)} tasks: {told}")
-        return found
-
-    def _evaluation_sampling(self, temperature: float) -> Sampling:
-        return Sampling(
-            temperature=temperature,
-            max_tokens=self.recipe.rollout.max_tokens,
-            stop=self.recipe.rollout.stop,
-            stop_ids=self.parts.player.renderer.stop_ids,
+        return await evaluate_in_training(
+            self.recipe, self.parts, self.display, run=self.folder.path, iteration=self.iteration, when=when
         )
-
-    def _record(self, writer: Writer, metrics: Mapping[str, float]) -> None:
-        self.folder.append_metrics({"iteration": self.iteration, **metrics})
-        for name, value in metrics.items():
-            writer.add_scalar(name, value, self.iteration)
-        writer.flush()
 
     def _record_evaluation(self, writer: Writer, found: Mapping[str, float]) -> None:
         if found:
-            self._record(writer, {f"eval/{name}": value for name, value in found.items()})
+            told = {f"eval/{name}": value for name, value in found.items()}
+            record(self.folder, writer, self.iteration, told)
         self.evaluated = self.iteration
 
     def _due(self, every: int) -> bool:
@@ -265,34 +288,13 @@ class Trainer:
         after = await self._evaluate("after")
         self._record_evaluation(writer, after)
         self.save()  # the same weights; what is new is that they were evaluated
-        summary: dict[str, Any] = {
-            "success_before": self.before.get("success"),
-            "success_after": after.get("success"),
-            "greedy_before": self.before.get("greedy_success"),
-            "greedy_after": after.get("greedy_success"),
-            "reward_before": self.before.get("reward"),
-            "reward_after": after.get("reward"),
-            "eval_tasks": len(self.parts.eval_tasks),
-            "iterations": self.iteration,
-            "train_seconds": round(self.train_seconds, 2),
-            "seed": self.recipe.seed,
-            "algorithm": self.recipe.algorithm.estimator,
-            "context": self.recipe.context.id,
-            "model": self.recipe.model.path,
-        }
+        summary = summary_of(
+            self.recipe,
+            before=self.before,
+            after=after,
+            eval_tasks=len(self.parts.eval_tasks),
+            iterations=self.iteration,
+            train_seconds=self.train_seconds,
+        )
         self.folder.write_summary(summary)
         return summary
-
-
-def _learner_metrics(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Means over the updates of an iteration; what counts things is summed, what is a maximum stays one."""
-    found: dict[str, float] = {"learner/updates": float(len(updates))}
-    for name in sorted({name for update in updates for name in update}):
-        values = [update[name] for update in updates if name in update]
-        if name.startswith("max_"):
-            found[f"learner/{name}"] = max(values)
-        elif name in ("skipped_steps", "optimiser_steps", "tokens", "rows"):
-            found[f"learner/{name}"] = sum(values)
-        else:
-            found[f"learner/{name}"] = float(np.mean(values))
-    return found

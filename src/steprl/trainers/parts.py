@@ -12,15 +12,17 @@ from steprl.credit import check_group_size
 from steprl.envs.base import Env
 from steprl.errors import ConfigError, TaskError
 from steprl.learner.loading import load_model
-from steprl.learner.threads import set_threads
+from steprl.learner.threads import set_deterministic, set_threads
 from steprl.learner.torch_learner import TorchLearner
 from steprl.registry import resolve
 from steprl.renderers import ChatRenderer, load_tokenizer
 from steprl.rewards.compose import RewardComposer
 from steprl.rollout import EnvWorkflow, Pool
 from steprl.tasks import load_jsonl, task_hash
+from steprl.tools.cassette import Cassette
 from steprl.trainers.given import Given
 from steprl.trainers.recipe import Recipe
+from steprl.trainers.taped import Taped
 from steprl.types import Engine, Estimator, Need, Task, Workflow
 from steprl.weights.source import FullWeights
 
@@ -45,6 +47,10 @@ class Parts:
     train_tasks: Sequence[Task]
     eval_tasks: Sequence[Task]
 
+    async def forget_cached(self) -> None:
+        """Hand the engine the learner's weights once more: keys and values from before are forgotten."""
+        await self.player.engine.sync(self.learner.source(), self.player.engine.version)
+
 
 def build_player(recipe: Recipe, given: Given | None = None) -> Player:
     """Renderer, engine and pool of a recipe.
@@ -53,7 +59,10 @@ def build_player(recipe: Recipe, given: Given | None = None) -> Player:
         ConfigError: a name, path or combination that cannot work.
     """
     given = given or Given()
-    if recipe.threads is not None:
+    if recipe.deterministic:
+        set_deterministic()
+        set_threads(1)
+    elif recipe.threads is not None:
         set_threads(recipe.threads)
     path = model_path(recipe.model.path)
     tokenizer = load_tokenizer(path)
@@ -63,11 +72,15 @@ def build_player(recipe: Recipe, given: Given | None = None) -> Player:
     engine = _engine(recipe, path, renderer, given.script)
     rewards = RewardComposer(recipe.rollout.rewards)
     pool = Pool(
-        workflow=_workflow(recipe, given),
+        workflow=_taped(recipe, _workflow(recipe, given)),
         engine=engine,
         renderer=renderer,
         rewards=rewards,
         concurrency=recipe.rollout.concurrency,
+        failures=recipe.rollout.failures,
+        deadlines=recipe.rollout.deadlines,
+        minimum_reward=minimum_reward(env_of(recipe, given)),
+        deterministic=recipe.deterministic,
     )
     return Player(renderer=renderer, engine=engine, pool=pool, rewards=rewards)
 
@@ -89,10 +102,19 @@ def build_parts(recipe: Recipe, given: Given | None = None) -> Parts:
             f"does not apply these filters, so its probabilities would not be those sampled from. "
             f"Train with top_p = 1.0 and top_k = 0."
         )
+    trajectories = recipe.rollout.groups * recipe.rollout.group_size
+    if recipe.algorithm.minibatches > trajectories:
+        raise ConfigError(
+            f"algorithm.minibatches = {recipe.algorithm.minibatches}, but an iteration has {trajectories} "
+            f"trajectories (rollout.groups = {recipe.rollout.groups} tasks, rollout.group_size = "
+            f"{recipe.rollout.group_size} trajectories each), and a mini-batch is at least one of them. "
+            f"Set algorithm.minibatches to {trajectories} or less."
+        )
     train_tasks = tasks_of(recipe, "train", given)
     eval_tasks = tasks_of(recipe, "eval", given)
     if not train_tasks:
         raise TaskError(f"the training task set '{recipe.env.train}' is empty; nothing to roll out")
+    _refuse_overlap(recipe, given, train_tasks, eval_tasks)
     player = build_player(recipe, given)
     model = load_model(model_path(recipe.model.path))
     learner = TorchLearner(model, recipe.learner, source=FullWeights(model))
@@ -119,6 +141,11 @@ def env_of(recipe: Recipe, given: Given) -> type[Env] | type[Workflow]:
     return found
 
 
+def minimum_reward(played: type[Env] | type[Workflow]) -> float | None:
+    """What an episode is worth whose agent broke the environment; a workflow declares nothing."""
+    return played.reward_range[0] if issubclass(played, Env) else None
+
+
 def tasks_of(recipe: Recipe, split: str, given: Given) -> Sequence[Task]:
     """The training tasks, or the first ``evaluation.tasks`` of the evaluation tasks; these may be none.
 
@@ -141,6 +168,28 @@ def tasks_of(recipe: Recipe, split: str, given: Given) -> Sequence[Task]:
     for index, task in enumerate(tasks):
         _check_task(task, f"{split} task {index}")
     return tasks
+
+
+def _refuse_overlap(
+    recipe: Recipe, given: Given, train_tasks: Sequence[Task], eval_tasks: Sequence[Task]
+) -> None:
+    """What is trained on is no evaluation, whatever its id says."""
+    trained = {task_hash(task): task.id for task in train_tasks}
+    shared = [(task.id, trained[found]) for task in eval_tasks if (found := task_hash(task)) in trained]
+    if shared:
+        trained_on, evaluated = (
+            f"env.{split} = {source!r}" if handed is None else f"{split} tasks handed over from Python"
+            for split, handed, source in (
+                ("train", given.train_tasks, recipe.env.train),
+                ("eval", given.eval_tasks, recipe.env.eval),
+            )
+        )
+        raise ConfigError(
+            f"{len(shared)} of the {len(eval_tasks)} evaluation tasks ({evaluated}) are training tasks as "
+            f"well ({trained_on}): the same prompt, answer and data. For example '{shared[0][0]}', which is "
+            f"'{shared[0][1]}' in training. Success on them says nothing of new tasks: take them out of one "
+            f"of the two, name another set, or set evaluation.tasks = 0."
+        )
 
 
 def _check_task(task: object, which: str) -> None:
@@ -175,6 +224,12 @@ def _workflow(recipe: Recipe, given: Given) -> Workflow:
     return EnvWorkflow(make, _made("context", recipe.context.id, recipe.context.args))
 
 
+def _taped(recipe: Recipe, workflow: Workflow) -> Workflow:
+    if recipe.env.cassette is None:
+        return workflow
+    return Taped(workflow, Cassette(recipe.env.cassette, recipe.env.cassette_mode))
+
+
 def _engine(recipe: Recipe, path: str, renderer: ChatRenderer, script: Any) -> Engine:
     config = recipe.engine
     component = resolve("engine", "scripted" if script is not None else config.id)
@@ -193,6 +248,7 @@ def _engine(recipe: Recipe, path: str, renderer: ChatRenderer, script: Any) -> E
             "decode": renderer.decode,
             "slots": config.slots,
             "prefill_tokens": config.prefill_tokens,
+            "deterministic": recipe.deterministic,
             **config.args,
         }
     else:

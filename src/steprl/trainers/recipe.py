@@ -10,6 +10,8 @@ from steprl.batch import Aggregation
 from steprl.errors import ConfigError
 from steprl.learner.config import LearnerConfig
 from steprl.rollout import RolloutConfig
+from steprl.tools.cassette import Mode
+from steprl.trainers.watch import WatchConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,12 +29,17 @@ class ModelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnvConfig:
-    """The environment and where its tasks come from: a file, or a split that the environment knows."""
+    """The environment and where its tasks come from: a file, or a split that the environment knows.
+
+    ``cassette`` is a file of what external tools answered; ``cassette_mode`` says whether they are asked.
+    """
 
     id: str
     train: str = "train"
     eval: str | None = None
     args: dict[str, Any] = field(default_factory=dict)
+    cassette: str | None = None
+    cassette_mode: Mode = "auto"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +130,9 @@ class EvaluationConfig:
 class Recipe:
     """Everything a run depends on. ``runs/<name>/config.toml`` is this, resolved.
 
-    ``threads`` are torch's; leaving it out takes what the environment gives.
+    ``threads`` are torch's; leaving it out takes what the environment gives. With ``deterministic`` the same
+    recipe gives the same bits, whatever delays tools and environments have, and after a kill: one thread, and
+    the engine answers in rounds. It is slower, since everyone waits for the slowest environment.
     """
 
     env: EnvConfig
@@ -131,6 +140,7 @@ class Recipe:
     runs: str = "runs"
     seed: int = 0
     threads: int | None = None
+    deterministic: bool = False
     model: ModelConfig = field(default_factory=ModelConfig)
     context: ContextConfig = field(default_factory=ContextConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
@@ -139,6 +149,7 @@ class Recipe:
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    watch: WatchConfig = field(default_factory=WatchConfig)
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"(?!\.)[A-Za-z0-9._-]{1,128}", self.name):
@@ -148,3 +159,8 @@ class Recipe:
             )
         if self.threads is not None and self.threads < 1:
             raise ConfigError(f"threads must be at least 1, got {self.threads}")
+        if self.deterministic and self.threads not in (None, 1):
+            raise ConfigError(
+                f"deterministic = true computes with one thread, and threads = {self.threads}: sums over "
+                f"several threads may differ in their last bits. Set threads = 1 or leave it out."
+            )

@@ -1,0 +1,119 @@
+"""What the loop has to say about a run: its figures on disk and for TensorBoard, what broke, the summary."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from tensorboard.summary import Writer
+
+from steprl.rewards.compose import RewardComposer
+from steprl.trainers import board
+from steprl.trainers.recipe import Recipe
+from steprl.trainers.run_folder import RunFolder
+from steprl.trajectory.statistics import batch_statistics
+from steprl.types import Row, Trajectory, TrajectoryGroup
+
+_COUNTS = frozenset({"skipped_steps", "optimiser_steps", "tokens", "rows"})
+_LINE = 300
+
+
+def record(folder: RunFolder, writer: Writer, iteration: int, metrics: Mapping[str, float]) -> None:
+    """One line of ``metrics.jsonl``, and the same figures as TensorBoard events."""
+    line = {"iteration": iteration, **metrics}
+    folder.append_metrics(line)
+    board.record(writer, line)
+
+
+def iteration_metrics(
+    groups: Sequence[TrajectoryGroup],
+    *,
+    dropped: int,
+    token_rows: Sequence[Row],
+    updates: Sequence[Mapping[str, float]],
+    rollout_seconds: float,
+    update_seconds: float,
+) -> dict[str, float]:
+    """Every figure of an iteration but those of the watch: batch, learner, time and speed."""
+    sampled = sum(len(row.action_positions) for row in token_rows)
+    return {
+        **batch_statistics(groups),
+        **_learner_metrics(updates),
+        "groups/dropped": float(dropped),
+        "time/rollout": rollout_seconds,
+        "time/update": update_seconds,
+        "time/iteration": rollout_seconds + update_seconds,
+        "speed/tokens_per_second": sampled / rollout_seconds,
+        "speed/rows": float(len(token_rows)),
+    }
+
+
+def _learner_metrics(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Means over the updates of an iteration; what counts things is summed, what is a maximum stays one."""
+    found: dict[str, float] = {"learner/updates": float(len(updates))}
+    for name in sorted({name for update in updates for name in update}):
+        values = [update[name] for update in updates if name in update]
+        if name.startswith("max_"):
+            found[f"learner/{name}"] = max(values)
+        elif name in _COUNTS:
+            found[f"learner/{name}"] = sum(values)
+        else:
+            found[f"learner/{name}"] = float(np.mean(values))
+    return found
+
+
+def failures(groups: Sequence[TrajectoryGroup]) -> list[str]:
+    """A line for every kind of error in a batch, about the first of its kind."""
+    kinds: dict[str, list[Trajectory]] = {}
+    for group in groups:
+        for trajectory in group.trajectories:
+            if trajectory.error is not None:
+                kinds.setdefault(trajectory.error.kind, []).append(trajectory)
+    lines = []
+    for kind, broken in sorted(kinds.items()):
+        first = broken[0]
+        assert first.error is not None
+        said = " ".join(first.error.message.split())
+        said = said if len(said) <= _LINE else said[:_LINE] + "…"
+        lines.append(
+            f"episode failed: {kind}: {said} ({len(broken)} of this kind, the first is {first.uid}, "
+            f"stop reason {first.stop_reason.value})"
+        )
+    return lines
+
+
+def missing_rewards(rewards: RewardComposer, groups: Sequence[TrajectoryGroup]) -> list[str]:
+    """A line for every weighted component that no step of the batch has."""
+    seen = {name for group in groups for t in group.trajectories for step in t.steps for name in step.rewards}
+    return [
+        f"rollout.rewards: no step so far has a component '{name}'; is it spelled right?"
+        for name in rewards.missing(seen)
+    ]
+
+
+def summary_of(
+    recipe: Recipe,
+    *,
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    eval_tasks: int,
+    iterations: int,
+    train_seconds: float,
+) -> dict[str, Any]:
+    """What ``summary.json`` holds: the figures of the evaluations, and what they are figures of."""
+    return {
+        "success_before": before.get("success"),
+        "success_after": after.get("success"),
+        "greedy_before": before.get("greedy_success"),
+        "greedy_after": after.get("greedy_success"),
+        "reward_before": before.get("reward"),
+        "reward_after": after.get("reward"),
+        "eval_tasks": eval_tasks,
+        "iterations": iterations,
+        "train_seconds": round(train_seconds, 2),
+        "seed": recipe.seed,
+        "algorithm": recipe.algorithm.estimator,
+        "context": recipe.context.id,
+        "model": recipe.model.path,
+    }
