@@ -48,7 +48,7 @@ from steprl.tools import tool
 from steprl.trainers import api, loop
 from steprl.trainers.progress import Display, Phase
 from steprl.trainers.recipe import Recipe
-from steprl.trainers.run_folder import RunFolder
+from steprl.trainers.storage.run_folder import RunFolder
 from steprl.trajectory.store import read
 from steprl.types import Action, Message, Task, Transition
 

@@ -39,10 +39,10 @@ from steprl.renderers import ChatRenderer, load_tokenizer
 from steprl.rewards.compose import RewardComposer
 from steprl.rollout import EnvWorkflow, Pool
 from steprl.trainers import api
-from steprl.trainers.demonstrate import demonstrate
 from steprl.trainers.evaluate import evaluate
+from steprl.trainers.imitation.demonstrate import demonstrate
+from steprl.trainers.imitation.warm_start import imitator
 from steprl.trainers.parts import model_path
-from steprl.trainers.warm_start import imitator
 from steprl.types import Row, Sampling
 
 RECIPE = Path(__file__).parents[1] / "recipes" / "quickstart.toml"

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from steprl.envs.courier import courier_tasks
 from steprl.envs.courier_demos import Apprentice
-from steprl.trainers.build_policy import build_policy
-from steprl.trainers.policy_config import PolicyConfig
+from steprl.trainers.imitation.build import build_policy
+from steprl.trainers.imitation.config import PolicyConfig
 from steprl.types import Task
 
 DEMONSTRATOR = Apprentice(seed=0, careless=0.14, impatience=0.65)

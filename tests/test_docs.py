@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -53,11 +54,42 @@ def test_the_workflow_written_in_the_docs_acts_three_times(folder):
     assert metrics["stop/terminated"] == 1.0
 
 
+def headings(page: Path) -> set[str]:
+    """The anchors that a page's headings have where it is shown as HTML."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
-    for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+    for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)]*))?\)", page.read_text(encoding="utf-8")):
         if not link.startswith("http"):
-            assert (page.parent / link).exists(), f"{page.name} links to {link}"
+            target = page.parent / link if link else page
+            assert target.exists(), f"{page.name} links to {link}"
+            assert not anchor or anchor in headings(target), f"{page.name} links to {link}#{anchor}"
+
+
+def test_the_index_names_every_page():
+    docs = ROOT / "docs"
+    linked = re.findall(r"\]\(([^)#\s]+\.md)\)", (docs / "README.md").read_text(encoding="utf-8"))
+    pages = {str(page.relative_to(docs)) for page in docs.glob("**/*.md")} - {"README.md"}
+    assert pages <= set(linked), f"docs/README.md does not link to {pages - set(linked)}"
+    assert len(linked) == len(set(linked))
+
+
+GLOSSARY = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+WORDS = re.findall(r"^\*\*(.+?)\*\*: ", GLOSSARY, flags=re.MULTILINE)
+
+
+def test_the_glossary_is_in_alphabetical_order():
+    assert len(WORDS) > 60
+    assert WORDS == sorted(WORDS, key=str.lower)
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`(steprl(?:\.\w+)+)`", GLOSSARY))))
+def test_the_glossary_names_what_is_there(name):
+    pkgutil.resolve_name(name)
 
 
 CHECKING = (ROOT / "docs" / "checking.md").read_text(encoding="utf-8")

@@ -20,7 +20,7 @@ from steprl.rewards import RewardComposer
 from steprl.tasks import load_jsonl
 from steprl.trainers.api import load_recipe
 from steprl.trainers.parts import Given, env_of
-from steprl.trainers.run_folder import RunFolder
+from steprl.trainers.storage.run_folder import RunFolder
 from steprl.trajectory.store import read
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))

@@ -19,7 +19,7 @@ from steprl.trainers.loop import Trainer
 from steprl.trainers.parts import build_parts
 from steprl.trainers.progress import Display
 from steprl.trainers.recipe import Recipe
-from steprl.trainers.run_folder import RunFolder
+from steprl.trainers.storage.run_folder import RunFolder
 from steprl.trajectory.store import read
 
 DICE: dict[str, Any] = {

@@ -14,7 +14,7 @@ from training import DICE, recipe_of, run
 
 from steprl.config import to_toml
 from steprl.trainers.given import Given
-from steprl.trainers.run_folder import RunFolder
+from steprl.trainers.storage.run_folder import RunFolder
 from steprl.trajectory.store import read
 from steprl.types import Task
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from training import DICE, dealt, recipe_of, run, run_briskly, same_weights
 
-from steprl.trainers.run_folder import RunFolder
+from steprl.trainers.storage.run_folder import RunFolder
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "kill_and_resume.py"
 

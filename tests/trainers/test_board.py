@@ -7,7 +7,7 @@ from pathlib import Path
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util.tensor_util import make_ndarray
 
-from steprl.trainers.board import open_board, record
+from steprl.trainers.storage.board import open_board, record
 
 
 def shown(run: Path) -> dict[str, list[tuple[int, float]]]:

@@ -24,12 +24,12 @@ from steprl.errors import ConfigError, TaskError
 from steprl.learner.small_policy import PolicySize
 from steprl.renderers import load_tokenizer
 from steprl.trainers import api
-from steprl.trainers.build_policy import build_policy
-from steprl.trainers.demonstrate import demonstrate
-from steprl.trainers.policy_config import PolicyConfig
+from steprl.trainers.imitation.build import build_policy
+from steprl.trainers.imitation.config import PolicyConfig
+from steprl.trainers.imitation.demonstrate import demonstrate
+from steprl.trainers.imitation.warm_start import WarmStart
 from steprl.trainers.progress import Display, Phase
 from steprl.trainers.recipe import Recipe
-from steprl.trainers.warm_start import WarmStart
 from steprl.trajectory.store import read
 from steprl.types import Observation
 

@@ -15,7 +15,7 @@ from steprl.context import AppendOnly
 from steprl.envs.policy import Move
 from steprl.errors import ConfigError, EngineError
 from steprl.renderers import ChatRenderer
-from steprl.trainers.demonstrate import _Dictation, demonstrate
+from steprl.trainers.imitation.demonstrate import _Dictation, demonstrate
 from steprl.types import Action, History, Message, Observation, StopReason, Task, Trajectory, Transition
 
 

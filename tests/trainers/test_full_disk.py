@@ -15,11 +15,11 @@ import pytest
 from training import DICE, Brisk, dealt, quiet, recipe_of, run_briskly, same_weights
 
 from steprl.errors import StorageError
-from steprl.trainers.curves import draw
-from steprl.trainers.durable import write_folder, write_whole
 from steprl.trainers.parts import build_parts
 from steprl.trainers.recipe import Recipe
-from steprl.trainers.run_folder import RunFolder
+from steprl.trainers.storage.curves import draw
+from steprl.trainers.storage.durable import write_folder, write_whole
+from steprl.trainers.storage.run_folder import RunFolder
 from steprl.trajectory.store import write
 
 

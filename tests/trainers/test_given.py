@@ -20,7 +20,7 @@ from steprl.trainers import api
 from steprl.trainers.given import Given
 from steprl.trainers.interrupt import Interrupted
 from steprl.trainers.parts import build_parts, tasks_of
-from steprl.trainers.run_folder import RunFolder
+from steprl.trainers.storage.run_folder import RunFolder
 
 
 def train(policy: str, runs: Path, **more: Any) -> dict[str, Any]:

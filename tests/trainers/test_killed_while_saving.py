@@ -14,7 +14,8 @@ import pytest
 
 from steprl.config import build
 from steprl.trainers.recipe import Recipe
-from steprl.trainers.run_folder import RunFolder, TrainerState
+from steprl.trainers.storage.run_folder import RunFolder
+from steprl.trainers.storage.state import TrainerState
 
 CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate")
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT

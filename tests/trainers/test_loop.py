@@ -16,7 +16,7 @@ from training import COURIER, DICE, quiet, recipe_of, run, run_briskly, said, sa
 from steprl.config import build, read_toml
 from steprl.errors import ConfigError, EngineError
 from steprl.trainers.recipe import Recipe
-from steprl.trainers.run_folder import RunFolder
+from steprl.trainers.storage.run_folder import RunFolder
 from steprl.trajectory.store import files, read
 from steprl.types import StopReason, Task, WeightSource
 

@@ -15,9 +15,9 @@ from training import COURIER, DICE, quiet, recipe_of, said
 from steprl.cli.plan import _bytes, _count, _seconds, show
 from steprl.errors import ConfigError, EnvError
 from steprl.trainers import api
-from steprl.trainers.calibrate import Calibration, LearnerFigures, RolloutFigures, calibrate
-from steprl.trainers.memory import MemoryFigures, PeakMemory
-from steprl.trainers.plan import RULES, dominant, plan_of
+from steprl.trainers.planning.calibrate import Calibration, LearnerFigures, RolloutFigures, calibrate
+from steprl.trainers.planning.memory import MemoryFigures, PeakMemory
+from steprl.trainers.planning.plan import RULES, dominant, plan_of
 from steprl.trainers.recipe import Recipe
 from steprl.types import Task
 

@@ -26,7 +26,7 @@ from steprl.trainers.interrupt import Interrupted
 from steprl.trainers.loop import Trainer
 from steprl.trainers.parts import build_parts
 from steprl.trainers.recipe import Recipe
-from steprl.trainers.run_folder import RunFolder
+from steprl.trainers.storage.run_folder import RunFolder
 
 TESTS = Path(__file__).resolve().parents[1]
 

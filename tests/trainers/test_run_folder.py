@@ -12,9 +12,10 @@ import pytest
 
 from steprl.config import build
 from steprl.errors import CheckpointError, ConfigError
-from steprl.trainers.durable import write_whole
 from steprl.trainers.recipe import EnvConfig, Recipe
-from steprl.trainers.run_folder import RunFolder, TrainerState
+from steprl.trainers.storage.durable import write_whole
+from steprl.trainers.storage.run_folder import RunFolder
+from steprl.trainers.storage.state import TrainerState
 from steprl.trajectory.store import file_path
 
 

@@ -19,7 +19,7 @@ from steprl.errors import ConfigError, StepRLError
 from steprl.trainers.loop import Trainer
 from steprl.trainers.parts import build_parts
 from steprl.trainers.recipe import Recipe
-from steprl.trainers.run_folder import RunFolder
+from steprl.trainers.storage.run_folder import RunFolder
 from steprl.trainers.watch import ROLLED_BACK, SIGNALS, Alarm, Collapsed, Watch, WatchConfig, marks
 
 HEALTHY: dict[str, float | None] = {

@@ -74,7 +74,7 @@ def train(
     Example: steprl train recipes/quickstart.toml name=first learner.lr=1e-4
     """
     from steprl.trainers import api
-    from steprl.trainers.run_folder import RunFolder
+    from steprl.trainers.storage.run_folder import RunFolder
 
     if resume is not None:
         if recipe is not None or overwrite:

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from steprl.trainers.plan import Plan
+    from steprl.trainers.planning.plan import Plan
 
 
 def plan(
@@ -42,7 +42,7 @@ def plan(
 
 def show(plan: Plan, console: Console) -> None:
     """Print a plan: the totals, the parts of each, advice, and the rules behind the figures."""
-    from steprl.trainers.plan import RULES
+    from steprl.trainers.planning.plan import RULES
 
     recipe, played = plan.recipe, plan.calibration
     per, whole = plan.iteration_seconds, plan.run_seconds
@@ -87,7 +87,7 @@ def _dominating(plan: Plan) -> Table:
 
 
 def _most(parts: Mapping[str, float]) -> str:
-    from steprl.trainers.plan import dominant
+    from steprl.trainers.planning.plan import dominant
 
     name, share = dominant(parts)
     return f"{name} ({share:.0%})"

@@ -16,7 +16,7 @@ from rich.text import Text
 from steprl.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
-    from steprl.trainers.policy_config import PolicyConfig
+    from steprl.trainers.imitation.config import PolicyConfig
 
 policy_app = typer.Typer(
     help="Small policies for your own environments. Example: steprl policy build --help", no_args_is_help=True
@@ -76,7 +76,7 @@ def build(
 
     Example: steprl policy build --env courier --demos oracle --out policies/courier
     """
-    from steprl.trainers.build_policy import build_policy
+    from steprl.trainers.imitation.build import build_policy
     from steprl.trainers.progress import Display
 
     given = {
@@ -113,7 +113,7 @@ def _config(size: str, given: Mapping[str, Any], options: list[str]) -> PolicyCo
     """The size by name, then what has a flag of its own, then what has not."""
     from steprl.config import build, override, put
     from steprl.learner.small_policy import SIZES
-    from steprl.trainers.policy_config import PolicyConfig
+    from steprl.trainers.imitation.config import PolicyConfig
 
     if size not in SIZES:
         raise ConfigError(unknown("size", size, SIZES, hint="Or set size.hidden=… and size.layers=…"))

@@ -11,16 +11,16 @@ from steprl.config import build, override, put, read_toml, to_toml
 from steprl.envs.base import Env
 from steprl.errors import ConfigError
 from steprl.rollout import derive_seed
-from steprl.trainers.calibrate import calibrate
 from steprl.trainers.evaluate import Evaluation, evaluate
 from steprl.trainers.given import Given, address
 from steprl.trainers.interrupt import run_async
 from steprl.trainers.loop import Trainer
 from steprl.trainers.parts import build_parts, build_player, tasks_of
-from steprl.trainers.plan import Plan, plan_of
+from steprl.trainers.planning.calibrate import calibrate
+from steprl.trainers.planning.plan import Plan, plan_of
 from steprl.trainers.progress import Display
 from steprl.trainers.recipe import Recipe
-from steprl.trainers.run_folder import RunFolder
+from steprl.trainers.storage.run_folder import RunFolder
 from steprl.types import Task, TrajectoryGroup
 
 

@@ -14,16 +14,17 @@ from tensorboard.summary import Writer
 
 from steprl.batch import minibatches, rows, split_by_step
 from steprl.rollout import derive_seed
-from steprl.trainers.board import open_board
 from steprl.trainers.cursor import TaskCursor
-from steprl.trainers.curves import draw
 from steprl.trainers.evaluate import evaluate_in_training
 from steprl.trainers.interrupt import Interrupted, Stop, run_async
 from steprl.trainers.parts import Parts
 from steprl.trainers.progress import Display, figures
 from steprl.trainers.recipe import Recipe
-from steprl.trainers.report import failures, iteration_metrics, missing_rewards, record, summary_of
-from steprl.trainers.run_folder import RunFolder, TrainerState
+from steprl.trainers.report import iteration_metrics, record, summary_of, tell_rollout
+from steprl.trainers.storage.board import open_board
+from steprl.trainers.storage.curves import draw
+from steprl.trainers.storage.run_folder import RunFolder
+from steprl.trainers.storage.state import TrainerState
 from steprl.trainers.watch import Alarm, Verdict, Watch, collapsed, marks
 from steprl.trajectory.store import file_path, write
 from steprl.types import Row, Scores, TrajectoryGroup
@@ -177,14 +178,7 @@ class Trainer:
                 max_steps=config.max_steps,
                 progress=bar.on_episode,
             )
-        for line in failures(groups):
-            self.display.say(line)
-        if number == 1:
-            for line in missing_rewards(self.parts.player.rewards, groups):
-                self.display.say(line)
-        every = self.recipe.train.show_every
-        if every and number % every == 0:
-            self.display.episode(groups[0].trajectories[0], self.parts.player.renderer.decode)
+        tell_rollout(self.display, self.recipe, self.parts.player, groups, number)
         return groups
 
     def _learn(

@@ -22,7 +22,8 @@ from steprl.trainers.interrupt import run_async
 from steprl.trainers.parts import Player, build_player, model_path, tasks_of
 from steprl.trainers.progress import Display
 from steprl.trainers.recipe import Recipe
-from steprl.trainers.run_folder import STATE, RunFolder
+from steprl.trainers.storage.run_folder import RunFolder
+from steprl.trainers.storage.state import STATE
 from steprl.trajectory import files, read
 from steprl.trajectory.compare import Difference, first_difference
 from steprl.types import Task, Trajectory

@@ -9,9 +9,11 @@ import numpy as np
 from tensorboard.summary import Writer
 
 from steprl.rewards.compose import RewardComposer
-from steprl.trainers import board
+from steprl.trainers.parts import Player
+from steprl.trainers.progress import Display
 from steprl.trainers.recipe import Recipe
-from steprl.trainers.run_folder import RunFolder
+from steprl.trainers.storage import board
+from steprl.trainers.storage.run_folder import RunFolder
 from steprl.trajectory.statistics import batch_statistics
 from steprl.types import Row, Trajectory, TrajectoryGroup
 
@@ -90,6 +92,21 @@ def missing_rewards(rewards: RewardComposer, groups: Sequence[TrajectoryGroup]) 
         f"rollout.rewards: no step so far has a component '{name}'; is it spelled right?"
         for name in rewards.missing(seen)
     ]
+
+
+def tell_rollout(
+    display: Display, recipe: Recipe, player: Player, groups: Sequence[TrajectoryGroup], number: int
+) -> None:
+    """Say what a person should know of a rollout batch: what broke, rewards that never came, now and then an
+    episode."""
+    lines = failures(groups)
+    if number == 1:
+        lines += missing_rewards(player.rewards, groups)
+    for line in lines:
+        display.say(line)
+    every = recipe.train.show_every
+    if every and number % every == 0:
+        display.episode(groups[0].trajectories[0], player.renderer.decode)
 
 
 def summary_of(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from steprl.trainers.calibrate import Calibration, RolloutFigures
+from steprl.trainers.planning.calibrate import Calibration, RolloutFigures
 from steprl.trainers.recipe import Recipe
 
 RULES = (

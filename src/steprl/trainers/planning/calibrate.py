@@ -20,8 +20,8 @@ from steprl.rollout import derive_seed
 from steprl.trainers.cursor import TaskCursor
 from steprl.trainers.given import Given
 from steprl.trainers.interrupt import run_async
-from steprl.trainers.memory import MemoryFigures, PeakMemory, weigh
 from steprl.trainers.parts import Parts, build_parts
+from steprl.trainers.planning.memory import MemoryFigures, PeakMemory, weigh
 from steprl.trainers.progress import Display
 from steprl.trainers.recipe import Recipe
 from steprl.trajectory.statistics import batch_statistics

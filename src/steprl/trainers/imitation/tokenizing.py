@@ -15,10 +15,10 @@ from steprl.learner.tokenizer import train_tokenizer
 from steprl.registry import resolve
 from steprl.renderers import ChatRenderer, ToolCallFormat, load_tokenizer
 from steprl.rollout import derive_seed
-from steprl.trainers.demonstrate import UNLIMITED, demonstrate
-from steprl.trainers.demonstrations import Demonstrations, Reason, Scripted, Stored, select
+from steprl.trainers.imitation.config import PolicyConfig
+from steprl.trainers.imitation.demonstrate import UNLIMITED, demonstrate
+from steprl.trainers.imitation.demonstrations import Demonstrations, Reason, Scripted, Stored, select
 from steprl.trainers.parts import model_path
-from steprl.trainers.policy_config import PolicyConfig
 from steprl.trainers.progress import Display
 from steprl.types import ContextRule, Task
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from steprl.errors import ConfigError
 from steprl.learner.small_policy import PolicySize
-from steprl.trainers.warm_start import WarmStart
+from steprl.trainers.imitation.warm_start import WarmStart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

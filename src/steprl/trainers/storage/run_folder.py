@@ -9,29 +9,25 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from steprl.config import build, read_toml, to_toml
 from steprl.errors import CheckpointError, ConfigError, StorageError
-from steprl.trainers.durable import damage, remove, seal, storing, sweep, sync, write_folder, write_whole
 from steprl.trainers.given import Record, differences
 from steprl.trainers.recipe import Recipe
-
-STATE = "trainer.json"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerState:
-    """What the loop needs, besides the learner, to go on: iterations done, the last one evaluated (-1: none
-    yet), tasks dealt, seconds trained, and the figures of the evaluation before training."""
-
-    iteration: int
-    evaluated: int
-    cursor: int
-    train_seconds: float
-    before: Mapping[str, float]
+from steprl.trainers.storage.durable import (
+    damage,
+    remove,
+    seal,
+    storing,
+    sweep,
+    sync,
+    write_folder,
+    write_whole,
+)
+from steprl.trainers.storage.state import STATE, TrainerState
 
 
 class RunFolder:

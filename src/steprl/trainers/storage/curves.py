@@ -7,7 +7,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from steprl.trainers.durable import write_whole
+from steprl.trainers.storage.durable import write_whole
 
 PANELS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
     ("success", (("reward/success_share", "training"), ("eval/success", "evaluation"))),

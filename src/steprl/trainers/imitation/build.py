@@ -22,11 +22,12 @@ from steprl.renderers import load_tokenizer
 from steprl.rollout import RolloutConfig, derive_seed
 from steprl.tasks import task_hash
 from steprl.trainers.api import evaluate_recipe
-from steprl.trainers.aside import written_aside
-from steprl.trainers.demonstrations import Demonstrations, Source, Stored, source_of
 from steprl.trainers.given import Given, address
+from steprl.trainers.imitation.config import PolicyConfig
+from steprl.trainers.imitation.demonstrations import Demonstrations, Source, Stored, source_of
+from steprl.trainers.imitation.tokenizing import played, recorded
+from steprl.trainers.imitation.warm_start import warm_start
 from steprl.trainers.parts import env_of, tasks_of
-from steprl.trainers.policy_config import PolicyConfig
 from steprl.trainers.progress import Display
 from steprl.trainers.recipe import (
     ContextConfig,
@@ -36,8 +37,7 @@ from steprl.trainers.recipe import (
     ModelConfig,
     Recipe,
 )
-from steprl.trainers.tokenizing import played, recorded
-from steprl.trainers.warm_start import warm_start
+from steprl.trainers.storage.aside import written_aside
 from steprl.types import Task
 
 REPORT = "policy.json"

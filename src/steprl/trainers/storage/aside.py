@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from steprl.errors import ConfigError
-from steprl.trainers.durable import remove, storing, sync
+from steprl.trainers.storage.durable import remove, storing, sync
 
 
 @contextmanager

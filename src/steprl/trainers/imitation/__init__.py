@@ -1,0 +1,1 @@
+"""A small policy for any environment: demonstrations, a tokenizer and a model of its own, a warm start."""
