@@ -20,7 +20,7 @@ from steprl.engines.scripted import ScriptedEngine
 from steprl.envs import Env, ToolEnv
 from steprl.renderers import ChatRenderer, load_tokenizer
 from steprl.rewards import RewardComposer
-from steprl.rollout import EnvWorkflow, Pool
+from steprl.rollout import EnvWorkflow, FailurePolicy, Pool
 from steprl.tools import tool
 from steprl.types import (
     Action,
@@ -161,6 +161,7 @@ def play(
     ``beside_a_good_one`` adds a last episode that ends at once and cannot break, so that not all fail.
     ``options`` are the pool's.
     """
+    options.setdefault("failures", FailurePolicy(backoff=0.0))
     tasks = [Task(id="task", prompt="Begin.")] if tasks is None else tasks
     if beside_a_good_one:
         tasks = [*tasks, Task(id="good", prompt="Begin.")]

@@ -200,7 +200,7 @@ def test_a_reward_that_breaks_the_contract_is_an_error_not_a_zero(reward, reason
         def reward(self, task, answer):
             return reward
 
-    with pytest.raises(EnvError, match=f"Broken.reward: .*{reason}"):
+    with pytest.raises((EnvError, ConfigError), match=f"Broken.reward: .*{reason}"):
         episode(Broken(), says("2"))
 
 

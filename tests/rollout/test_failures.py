@@ -13,10 +13,20 @@ import pytest
 from playing import Recorder, call, guesses, members, only, play
 
 from steprl.envs import Env, ToolEnv
-from steprl.errors import EngineError, EnvError
+from steprl.errors import ConfigError, EngineError, EnvError
 from steprl.rollout import Deadlines, FailurePolicy
 from steprl.tools import tool
-from steprl.types import Action, Message, Observation, Session, StopReason, Task, Transition
+from steprl.types import (
+    Action,
+    Actor,
+    History,
+    Message,
+    Observation,
+    Session,
+    StopReason,
+    Task,
+    Transition,
+)
 
 ONE = call("poke")
 
@@ -74,7 +84,7 @@ def test_a_passing_error_is_retried_with_the_same_actions_and_the_episode_goes_o
                 raise EnvError("the database was away")
 
     engine = script(ONE, ONE, "done")
-    trajectory = only(play(Flaky, engine, failures=FailurePolicy(retries=1), minimum_reward=-1.0))
+    trajectory = only(play(Flaky, engine, failures=FailurePolicy(retries=1, backoff=0.0)))
     assert Flaky.made == 2
     assert len(engine.asked) == 3, "no action is sampled a second time"
     assert trajectory.stop_reason is StopReason.TERMINATED and trajectory.error is None
@@ -87,18 +97,17 @@ def test_an_error_that_the_same_action_reproduces_is_the_agents_and_costs_the_le
     class Fragile(Poked):
         def poked(self) -> None:
             if self.pokes == 2:
-                raise EnvError("cannot be poked twice")
+                raise ValueError("cannot be poked twice")
 
     groups = play(
         Fragile,
         script(ONE, ONE, "done"),
-        failures=FailurePolicy(retries=3),
-        minimum_reward=-1.0,
+        failures=FailurePolicy(retries=3, backoff=0.0),
         beside_a_good_one=True,
     )
     trajectory = members(groups)[0]
     assert trajectory.stop_reason is StopReason.TERMINATED and trajectory.stop_reason.trains
-    assert trajectory.reward == -1.0 and trajectory.steps[-1].rewards == {"outcome": -1.0}
+    assert trajectory.reward == -1.0 and trajectory.steps[-1].rewards == {"environment_error": -1.0}
     assert trajectory.error is not None and "cannot be poked twice" in trajectory.error.message
 
 
@@ -121,8 +130,7 @@ def test_rewards_already_given_do_not_soften_the_blame() -> None:
             Generous,
             Recorder(lambda _, turn: "break" if turn == 2 else "on"),
             guesses(1),
-            minimum_reward=-2.0,
-            failures=FailurePolicy(retries=1),
+            failures=FailurePolicy(retries=1, backoff=0.0),
             beside_a_good_one=True,
         )
     )
@@ -134,7 +142,7 @@ def test_an_error_that_cannot_be_reproduced_because_the_environment_is_random_is
     class Moody(Poked):
         def poked(self) -> None:
             if self.pokes == 2:
-                raise EnvError("moody")
+                raise ValueError("moody")
 
         @tool
         def poke(self) -> str:
@@ -144,23 +152,171 @@ def test_an_error_that_cannot_be_reproduced_because_the_environment_is_random_is
 
         tools = (poke,)
 
-    trajectory = members(play(Moody, script(ONE, ONE, "done"), minimum_reward=-1.0, beside_a_good_one=True))[
-        0
-    ]
+    trajectory = members(play(Moody, script(ONE, ONE, "done"), beside_a_good_one=True))[0]
     assert trajectory.stop_reason is StopReason.ERROR and trajectory.reward is None
     assert trajectory.error is not None and trajectory.error.message == "moody"
     assert "another prompt at step 1" in trajectory.error.traceback
 
 
-def test_without_a_declared_minimum_a_reproduced_error_is_dropped() -> None:
+def test_a_workflow_is_blamed_for_nothing_unless_it_declares_a_range() -> None:
     class Workflow:
         async def run(self, task: Task, session: Session) -> None:
+            if task.id == "task-1":
+                session.reward_range = (-3.0, 1.0)
             await session.act(Observation(text="go"))
-            if task.id == "task-0":
+            if task.id != "task-2":
                 raise ValueError("at the second thought")
 
-    bad, good = members(play(Workflow(), script("a"), guesses(2), failures=FailurePolicy(retries=2)))
-    assert bad.stop_reason is StopReason.ERROR and good.error is None
+    free, declared, good = members(play(Workflow(), script("a"), guesses(3)))
+    assert free.stop_reason is StopReason.ERROR and good.error is None
+    assert declared.stop_reason is StopReason.TERMINATED and declared.reward == -3.0
+
+
+@pytest.mark.parametrize("weight", [10.0, 0.5])
+def test_no_weight_makes_breaking_the_environment_cheaper_than_failing(weight: float) -> None:
+    class Fragile(Poked):
+        def poked(self) -> None:
+            raise ValueError("broken")
+
+        def reward(self, task: Task, answer: str) -> Any:
+            return {"solved": -1.0}
+
+    replies = Recorder(lambda prompt, turn: ONE if "No. 0" in prompt else "done")
+    crashed, failed = members(play(Fragile, replies, guesses(2), weights={"solved": weight}))
+    assert failed.reward == -weight
+    assert crashed.error is not None and crashed.reward is not None
+    assert crashed.reward <= failed.reward
+
+
+NOBODYS = [EnvError("away"), TimeoutError("judge"), OSError(24, "Too many open files"), MemoryError()]
+
+
+@pytest.mark.parametrize("error", NOBODYS, ids=lambda error: type(error).__name__)
+def test_what_the_machine_does_is_never_the_agents_however_often_it_does(error: Exception) -> None:
+    class Away(Poked):
+        def poked(self) -> None:
+            raise error
+
+    trajectory = members(play(Away, script(ONE), beside_a_good_one=True))[0]
+    assert trajectory.stop_reason is StopReason.ERROR and trajectory.reward is None
+
+
+def test_a_context_rule_that_raises_is_not_the_agents_doing() -> None:
+    async def rule(history: History, actor: Actor) -> Sequence[Message]:
+        if history.rounds:
+            raise ValueError("no such summary")
+        return history.opening
+
+    trajectory = members(play(Poked, script(ONE), context=rule, beside_a_good_one=True))[0]
+    assert trajectory.stop_reason is StopReason.ERROR
+
+
+def test_an_error_met_before_and_passed_since_is_not_the_agents_when_it_comes_again() -> None:
+    errors = iter([ValueError("first"), None, KeyError("second"), ValueError("first")])
+
+    class Odd(Poked):
+        def poked(self) -> None:
+            if (error := next(errors, None)) is not None:
+                raise error
+
+    trajectory = members(
+        play(
+            Odd,
+            script(ONE, ONE, "done"),
+            failures=FailurePolicy(retries=2, backoff=0.0),
+            beside_a_good_one=True,
+        )
+    )[0]
+    assert trajectory.stop_reason is StopReason.ERROR, "ValueError at 1, KeyError at 2, ValueError at 1"
+
+
+def test_a_retry_waits_for_what_is_away_for_a_moment() -> None:
+    back = time.perf_counter() + 0.3
+
+    class Away(Poked):
+        def poked(self) -> None:
+            if time.perf_counter() < back:
+                raise ConnectionError("the database is away")
+
+    failures = FailurePolicy(retries=1, backoff=0.4)
+    assert only(play(Away, script(ONE, "done"), failures=failures)).reward == 1.0
+
+
+@pytest.mark.parametrize("value", [2.0, -1.5])
+def test_a_reward_outside_the_declared_range_stops_the_run(value: float) -> None:
+    class Wrong(Poked):
+        def reward(self, task: Task, answer: str) -> float:
+            return value
+
+    class Plain(Env):
+        async def reset(self, task: Task, *, seed: int) -> Sequence[Message]:
+            return [Message(role="user", content=task.prompt)]
+
+        async def step(self, action: Action) -> Transition:
+            return Transition(rewards={"outcome": value - 0.5}, terminated=action.text == "done")
+
+    for env in (Wrong, Plain):
+        with pytest.raises(ConfigError, match="lies outside reward_range"):
+            play(env, script("on", "done"), beside_a_good_one=True)
+
+
+@pytest.mark.parametrize("declared", [(0.0, float("inf")), (1.0, 0.0), (0.0,), "all", (float("nan"), 1.0)])
+def test_a_range_that_is_none_is_refused(declared: Any) -> None:
+    class Unbounded(Poked):
+        reward_range = declared
+
+    with pytest.raises(ConfigError, match="Unbounded.reward_range is .*two finite numbers"):
+        play(Unbounded, script("done"))
+
+
+def test_the_range_of_the_instance_is_the_one_that_counts() -> None:
+    class Harsh(Poked):
+        def __init__(self) -> None:
+            super().__init__()
+            self.reward_range = (-5.0, 1.0)
+
+        def poked(self) -> None:
+            raise ValueError("broken")
+
+    assert members(play(Harsh, script(ONE), beside_a_good_one=True))[0].reward == -5.0
+
+
+def test_a_step_that_returns_nothing_is_an_error_of_its_episode_alone() -> None:
+    class Forgetful(Poked):
+        async def step(self, action: Action) -> Any:
+            return None
+
+    trajectory = members(play(Forgetful, script("done"), beside_a_good_one=True))[0]
+    assert trajectory.error is not None and "must return a steprl.Transition" in trajectory.error.message
+
+
+class Panic(BaseException):
+    """What a native extension raises when it panics."""
+
+
+@pytest.mark.parametrize("error", [Panic("native"), GeneratorExit(), SystemExit(3), KeyboardInterrupt()])
+def test_whatever_a_tool_raises_is_text_for_the_agent(error: BaseException) -> None:
+    @tool
+    def fail() -> str:
+        """Fail."""
+        raise error
+
+    class Fails(Poked):
+        tools = (fail,)
+
+    trajectory = only(play(Fails, script(call("fail"), "done")))
+    assert trajectory.reward == 1.0
+    assert type(error).__name__ in trajectory.steps[0].feedback[0].content
+
+
+@pytest.mark.parametrize("error", [Panic("native"), SystemExit(3), asyncio.CancelledError()])
+def test_whatever_an_environment_raises_breaks_its_own_episode_alone(error: BaseException) -> None:
+    class Raises(Poked):
+        async def step(self, action: Action) -> Transition:
+            raise error
+
+    trajectory = members(play(Raises, script("done"), beside_a_good_one=True))[0]
+    assert trajectory.error is not None and trajectory.error.kind == type(error).__name__
 
 
 def test_reset_that_fails_is_never_the_agents() -> None:
@@ -169,7 +325,7 @@ def test_reset_that_fails_is_never_the_agents() -> None:
             if task.id == "task-0":
                 raise EnvError("no licence")
 
-    bad, good = members(play(Closed, script("done"), guesses(2), minimum_reward=-1.0))
+    bad, good = members(play(Closed, script("done"), guesses(2)))
     assert bad.stop_reason is StopReason.ERROR and not bad.steps
     assert good.reward == 1.0
 
@@ -183,10 +339,10 @@ def test_a_failing_engine_is_retried_and_never_the_agents() -> None:
             raise ConnectionError("engine away")
         return "done"
 
-    assert only(play(Poked, Recorder(reply), failures=FailurePolicy(retries=2))).reward == 1.0
+    assert only(play(Poked, Recorder(reply), failures=FailurePolicy(retries=2, backoff=0.0))).reward == 1.0
     failures[0] = 9
     with pytest.raises(EngineError, match="all 1 episodes failed.*ConnectionError: engine away"):
-        play(Poked, Recorder(reply), failures=FailurePolicy(retries=2), minimum_reward=-1.0)
+        play(Poked, Recorder(reply), failures=FailurePolicy(retries=2, backoff=0.0))
 
 
 class OneInEight(Poked):
@@ -203,7 +359,13 @@ class OneInEight(Poked):
 
 def test_one_broken_episode_of_eight_is_dropped_and_the_others_train() -> None:
     everything = members(
-        play(OneInEight, script(ONE, "done"), guesses(1), group_size=8, failures=FailurePolicy(retries=0))
+        play(
+            OneInEight,
+            script(ONE, "done"),
+            guesses(1),
+            group_size=8,
+            failures=FailurePolicy(retries=0, backoff=0.0),
+        )
     )
     broken = [t for t in everything if t.error is not None]
     assert [t.stop_reason for t in broken] == [StopReason.ERROR]
@@ -230,7 +392,7 @@ def test_agents_that_all_break_it_stop_the_run_too() -> None:
             raise ZeroDivisionError("always")
 
     with pytest.raises(EnvError, match=r"all 4 episodes failed.*batch-0\.0"):
-        play(Fragile, script(ONE), guesses(1), group_size=4, minimum_reward=-1.0)
+        play(Fragile, script(ONE), guesses(1), group_size=4)
 
 
 def test_fail_fast_stops_at_the_first_error() -> None:
@@ -399,6 +561,17 @@ def test_close_that_hangs_keeps_the_result() -> None:
     assert trajectory.metrics == {"close_failed": 1.0}
 
 
+def test_close_that_leaks_a_cancellation_costs_nothing_either() -> None:
+    class Leaky(Poked):
+        async def close(self) -> None:
+            background = asyncio.create_task(asyncio.sleep(60))
+            background.cancel()
+            await background
+
+    trajectory = only(play(Leaky, script("done")))
+    assert trajectory.reward == 1.0 and trajectory.metrics == {"close_failed": 1.0}
+
+
 # --- what tools and rewards return --------------------------------------------------------------------
 
 
@@ -433,6 +606,6 @@ def test_a_reward_that_is_no_number_ends_the_run_with_its_name(value: Any) -> No
             return value
 
     with pytest.raises(EnvError, match="Odd.reward: component 'outcome' must be a finite number") as raised:
-        play(Odd, script("done"), guesses(1), group_size=2, minimum_reward=-1.0)
+        play(Odd, script("done"), guesses(1), group_size=2)
     assert "Traceback" not in str(raised.value)
     assert str(raised.value).startswith("all 2 episodes failed; nothing to train on. batch-0.0: ")

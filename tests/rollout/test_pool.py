@@ -207,7 +207,8 @@ class Fragile(Guess):
 
 
 def test_a_broken_episode_is_a_value_and_the_others_go_on() -> None:
-    groups = play(Fragile, Recorder([call("hint"), "0"]), guesses(3), group_size=2)
+    failures = FailurePolicy(retries=0)
+    groups = play(Fragile, Recorder([call("hint"), "0"]), guesses(3), group_size=2, failures=failures)
     whole = [t for t in members(groups) if t.task_id != "task-1"]
     broken = [t for t in members(groups) if t.task_id == "task-1"]
     assert all(t.stop_reason is StopReason.TERMINATED and t.reward is not None for t in whole)
@@ -222,12 +223,13 @@ def test_a_broken_episode_is_a_value_and_the_others_go_on() -> None:
 
 def test_a_reward_that_breaks_breaks_only_its_episode_whatever_ended_it() -> None:
     class Lavish(Guess):
-        async def step(self, action: Action) -> Transition:
-            return Transition(
-                rewards={"outcome": 1e308, "bonus": 1e308 if self._task.id == "task-1" else 0.0}
-            )  # type: ignore[union-attr]
+        reward_range = (0.0, 1e308)
 
-    groups = play(Lavish, Recorder(["0", "0"]), guesses(2), max_steps=2)
+        async def step(self, action: Action) -> Transition:
+            assert self._task is not None
+            return Transition(rewards={"outcome": 1e308 if self._task.id == "task-1" else 0.0})
+
+    groups = play(Lavish, Recorder(["0", "0"]), guesses(2), max_steps=1, weights={"outcome": 10.0})
     assert [t.stop_reason for t in members(groups)] == [StopReason.MAX_STEPS, StopReason.ERROR]
     error = members(groups)[1].error
     assert error is not None and error.kind == "EnvError" and "weighted sum" in error.message

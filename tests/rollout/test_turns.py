@@ -133,8 +133,7 @@ def test_a_retried_episode_keeps_its_seat() -> None:
         guesses(3),
         group_size=2,
         deterministic=True,
-        failures=FailurePolicy(retries=1),
-        minimum_reward=0.0,
+        failures=FailurePolicy(retries=1, backoff=0.0),
     )
     assert [t.reward for t in members(flaky)] == [t.reward for t in members(calm)]
     assert [t.metrics for t in members(flaky)].count({"retries": 1.0}) == 1

@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -270,7 +271,7 @@ def test_a_last_line_that_was_cut_short_is_ignored_and_goes_with_the_next_answer
         ask(query="cats")
         ask(query="dogs")
     whole = file.read_bytes()
-    for length in range(whole.index(b"\n") + 2, len(whole)):
+    for length in range(whole.index(b"\n") + 2, len(whole) - 1):
         file.write_bytes(whole[:length])
         with Cassette(file) as cassette:
             assert len(cassette) == 1
@@ -278,6 +279,52 @@ def test_a_last_line_that_was_cut_short_is_ignored_and_goes_with_the_next_answer
             CALLS[:] = ["cats"]
             ask(query="dogs")
         assert file.read_bytes() == whole
+
+
+def test_a_last_line_that_only_lacks_its_end_is_an_answer(file: Path) -> None:
+    with Cassette(file):
+        ask(query="cats")
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1])  # as an editor may leave it
+    CALLS.clear()
+    with Cassette(file) as cassette:
+        assert len(cassette) == 1
+        ask(query="cats")
+        ask(query="dogs")
+    assert CALLS == ["dogs"]
+    assert file.read_bytes().startswith(whole) and len(Cassette(file)) == 2
+
+
+def test_a_file_that_has_to_be_cut_is_left_alone_when_another_has_written_to_it(file: Path) -> None:
+    with Cassette(file):
+        ask(query="cats")
+    file.write_bytes(file.read_bytes() + b'{"tool": "sea')
+    first, second = Cassette(file), Cassette(file)
+    with first:
+        ask(query="dogs")
+    held = file.read_bytes()
+    with second, pytest.raises(ConfigError, match="has been written by another since it was read"):
+        ask(query="birds")
+    assert file.read_bytes() == held
+
+
+def test_equal_calls_of_a_tool_that_hangs_are_given_up_together(file: Path) -> None:
+    @tool(deadline=0.3)
+    async def hang(query: str) -> str:
+        """Hang."""
+        await asyncio.Event().wait()
+        return query
+
+    async def several() -> list[object]:
+        with Cassette(file):
+            return list(
+                await asyncio.gather(*(hang.run({"query": "a"}) for _ in range(5)), return_exceptions=True)
+            )
+
+    started = time.perf_counter()
+    answers = asyncio.run(several())
+    assert time.perf_counter() - started < 1.2, "one deadline, not five"
+    assert [str(answer) for answer in answers] == ["no result within 0.3 seconds; the call was given up"] * 5
 
 
 @pytest.mark.parametrize(

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playing import Dice, Guess, guesses
+from playing import Dice, guesses
 from training import COURIER, DICE, recipe_of, run
 
 from steprl.config import to_toml
 from steprl.credit import Grpo
 from steprl.errors import ConfigError, TaskError
 from steprl.trainers.given import Given
-from steprl.trainers.parts import build_parts, build_player, minimum_reward, model_path, tasks_of
-from steprl.types import Need, Session, Task
+from steprl.trainers.parts import build_parts, build_player, model_path, tasks_of
+from steprl.types import Need
 
 
 class Demanding(Grpo):
@@ -157,17 +157,6 @@ def test_only_the_evaluation_tasks_that_are_played_are_compared(tiny_policy: str
 
 
 # --- failures and determinism reach the pool ------------------------------------------------------------
-
-
-def test_an_environment_declares_what_breaking_it_is_worth_and_a_workflow_does_not() -> None:
-    class Harsh(Guess):
-        reward_range = (-2.0, 1.0)
-
-    class Free:
-        async def run(self, task: Task, session: Session) -> None:
-            """Play nothing."""
-
-    assert (minimum_reward(Guess), minimum_reward(Harsh), minimum_reward(Free)) == (0.0, -2.0, None)
 
 
 def test_deterministic_means_one_thread_and_only_algorithms_that_repeat(

@@ -274,3 +274,54 @@ def test_a_kill_while_a_run_is_made_leaves_no_folder_in_the_way(tmp_path: Path) 
     folder = RunFolder.create(recipe(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
     assert [path.name for path in folder.path.iterdir()] == ["config.toml"]
+
+
+# --- odd things on the disk ---------------------------------------------------------------------------
+
+
+def test_a_run_folder_may_be_a_link_and_replacing_it_keeps_the_link(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "big disk"
+    elsewhere.mkdir()
+    (tmp_path / "a").symlink_to(elsewhere)
+    with pytest.raises(ConfigError, match="exists"):
+        RunFolder.create(recipe(tmp_path))
+    folder = RunFolder.create(recipe(tmp_path), overwrite=True)
+    folder.append_metrics({"iteration": 1})
+    RunFolder.create(recipe(tmp_path), overwrite=True)
+    assert (tmp_path / "a").is_symlink() and (elsewhere / "config.toml").is_file()
+    assert not (elsewhere / "metrics.jsonl").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "big disk"]
+
+
+@pytest.mark.parametrize("content", [b"", b'{"success_after": 0.', b"\xff\xfe", b"[1]"])
+def test_a_summary_that_is_none_is_named(tmp_path: Path, content: bytes) -> None:
+    folder = RunFolder.create(recipe(tmp_path))
+    (folder.path / "summary.json").write_bytes(content)
+    with pytest.raises(CheckpointError, match="summary.json"):
+        folder.summary()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"\xff\xfe\n", "cannot be read"),
+        (b'{"reward/mean": 1.0}\n', "its iteration is None"),
+        (b'{"iteration": "2"}\n', "its iteration is '2'"),
+    ],
+)
+def test_a_line_of_metrics_that_is_none_is_named(tmp_path: Path, content: bytes, reason: str) -> None:
+    folder = RunFolder.create(recipe(tmp_path))
+    (folder.path / "metrics.jsonl").write_bytes(content)
+    with pytest.raises(CheckpointError, match=reason):
+        folder.metrics()
+
+
+@pytest.mark.parametrize("field", ["iteration", "evaluated", "cursor"])
+@pytest.mark.parametrize("value", ["2", -2, 1.5, None, True])
+def test_a_state_that_no_run_was_ever_in_is_refused(tmp_path: Path, field: str, value: object) -> None:
+    folder = RunFolder.create(recipe(tmp_path))
+    saved = folder.checkpoint(state(4), saves("w"))
+    held = json.loads((saved / "trainer.json").read_text())
+    (saved / "trainer.json").write_text(json.dumps({**held, field: value}))
+    with pytest.raises(CheckpointError, match=f"trainer.json cannot be read: {field} is"):
+        folder.state(saved)

@@ -166,13 +166,19 @@ def test_a_resumed_watch_goes_on_as_if_never_stopped(lines: list[dict[str, float
             recorded.append(json.loads(json.dumps({**HEALTHY, **line, **marks(found, verdict)})))
             if verdict == "roll back":
                 watch.rolled_back()
+            elif verdict == "stop":
+                break
         return told, recorded
 
     straight, _ = watched(Watch(config), lines)
     before, recorded = watched(Watch(config), lines[:cut])
     resumed = Watch(config)
     resumed.recall(recorded)
-    assert before + watched(resumed, lines[cut:])[0] == straight
+    if before and before[-1].startswith("stop"):
+        assert before == straight
+        assert not resumed.uneasy, "whoever goes on after a stop has the patience of a new run"
+    else:
+        assert before + watched(resumed, lines[cut:])[0] == straight
 
 
 # --- in a run -----------------------------------------------------------------------------------------
@@ -264,10 +270,17 @@ def test_stopping_saves_and_says_which_figure_and_how_to_go_on(tiny_policy: str,
     assert [path.name for path in RunFolder(folder).checkpoints()] == ["step-2"]
     assert not (folder / "summary.json").exists()
 
+    with pytest.raises(Collapsed, match="stopped after iteration 4: "):  # patience of 2 again
+        run(recipe, resume=folder)
+
     config = folder / "config.toml"
-    config.write_text(config.read_text().replace('action = "stop"', 'action = "warn"'))
+    config.write_text(
+        config.read_text()
+        .replace('action = "stop"', 'action = "warn"')
+        .replace("iterations = 4", "iterations = 5")
+    )
     _, changed = RunFolder.open(folder)
-    assert run(changed, resume=folder)["iterations"] == 4
+    assert run(changed, resume=folder)["iterations"] == 5
 
 
 def test_a_rollback_takes_the_last_checkpoints_weights_and_the_next_tasks(

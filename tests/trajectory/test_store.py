@@ -427,5 +427,21 @@ def test_a_file_with_rows_taken_out_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "batch.parquet"
     write(path, [group(trajectory())], iteration=1)
     pq.write_table(pq.read_table(path).slice(1), path)
-    with pytest.raises(ValueError, match=r"trajectory a has 2 steps, but the rows of steps \[1\]"):
+    with pytest.raises(ConfigError, match=r"trajectory a has 2 steps, but the rows of steps \[1\]"):
+        read(path)
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    write(path, [group(trajectory())], iteration=1)
+    whole = pq.read_table(path)
+    pq.write_table(whole.drop_columns(["prompt_ids"]), path)
+    with pytest.raises(ConfigError, match="a.parquet' is damaged.*prompt_ids"):
+        read(path)
+    write(path, [group(trajectory())], iteration=1)
+    content = bytearray(path.read_bytes())
+    for place in range(4, 400):
+        content[place] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match="a.parquet' is"):
         read(path)

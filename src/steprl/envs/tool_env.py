@@ -93,8 +93,9 @@ class ToolEnv(Env):
         An action that was cut by length before it held a call is not an answer: the agent is told.
 
         Raises:
-            EnvError: called before ``reset``, after the end or after ``close``; or the reward is
-                not a finite number within ``reward_range``.
+            EnvError: called before ``reset``, after the end or after ``close``; or the reward is not a
+                finite number.
+            ConfigError: the reward lies outside ``reward_range``, so that the range is wrong.
         """
         task = self._running(action)
         if action.tool_calls:
@@ -163,7 +164,7 @@ class ToolEnv(Env):
         total = sum(components.values())
         low, high = self.reward_range
         if not low - 1e-9 <= total <= high + 1e-9:
-            raise EnvError(
+            raise ConfigError(
                 f"{where}: the total {total} lies outside reward_range {self.reward_range}. "
                 f"Declare the range in which an episode's reward can lie: reward_range = (least, greatest)"
             )

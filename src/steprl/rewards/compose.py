@@ -69,6 +69,12 @@ class RewardComposer:
             raise EnvError(f"the weighted sum of the reward components {rewards} is {reward}")
         return rewards, reward
 
+    def least(self, declared: float) -> float:
+        """What an episode is worth at worst, given the least total that an environment declares before
+        weights: no weight of its components makes failing cheaper than that."""
+        weights = [1.0, *(w for name, w in self.weights.items() if name not in self.computed)]
+        return declared * (max(weights) if declared < 0 else min(weights))
+
     def missing(self, seen: set[str]) -> tuple[str, ...]:
         """Weights that matched nothing: not computed, and not among the component names ``seen``."""
         return tuple(sorted(name for name in self.weights if name not in self.computed and name not in seen))

@@ -13,18 +13,24 @@ class FailurePolicy:
     """What becomes of an episode that breaks.
 
     ``retries``: how often it is played again from its beginning, with the same seed and the same actions, so
-    that no retry selects by outcome. An error that the same action reproduces is the agent's doing. What
+    that no retry selects by outcome; ``backoff`` seconds after the first failure, twice as long after each
+    further one. An error that the same action reproduces is the agent's doing. What
     stays broken is dropped and counted. A group with fewer than ``minimum_group`` episodes left to train on
     is dropped whole. ``fail_fast``: the first error ends the run instead.
     """
 
     fail_fast: bool = False
     retries: int = 1
+    backoff: float = 1.0
     minimum_group: int = 1
 
     def __post_init__(self) -> None:
         if self.retries < 0:
             raise ConfigError(f"rollout.failures.retries must be 0 (none) or above, got {self.retries}")
+        if not 0 <= self.backoff < float("inf"):
+            raise ConfigError(
+                f"rollout.failures.backoff must be 0 (at once) or a number of seconds, got {self.backoff}"
+            )
         if self.minimum_group < 1:
             raise ConfigError(f"rollout.failures.minimum_group must be at least 1, got {self.minimum_group}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -61,7 +61,8 @@ class Sampled:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Draft:
-    """All that will be a `Step`; ``extra`` are rewards that the workflow adds to the environment's."""
+    """All that will be a `Step`; ``extra`` are rewards that the workflow adds to the environment's, which has
+    ``answered`` or not yet."""
 
     prompt_ids: tuple[int, ...]
     sampled: Sampled
@@ -73,6 +74,7 @@ class Draft:
     engine_seconds: float
     env_seconds: float = 0.0
     transition: Transition = field(default_factory=Transition)
+    answered: bool = False
     extra: dict[str, float] = field(default_factory=dict)
 
     def rewards(self) -> dict[str, float]:
@@ -115,3 +117,10 @@ class Draft:
             calls=self.action.tool_calls,
             timings={"engine": self.engine_seconds, "env": self.env_seconds},
         )
+
+
+def charged(step: Step, amount: float) -> Step:
+    """The step on which an agent broke the environment, with ``amount`` added to its reward by that name."""
+    return replace(
+        step, reward=(step.reward or 0.0) + amount, rewards={**step.rewards, "environment_error": amount}
+    )

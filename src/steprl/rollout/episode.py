@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from steprl.errors import ConfigError, DeadlineError, EngineError
+from steprl.errors import ConfigError, DeadlineError, StepRLError
 from steprl.rewards.compose import RewardComposer
 from steprl.rollout.config import Deadlines, FailurePolicy
 from steprl.rollout.pending import Pending
@@ -37,6 +37,9 @@ from steprl.types import (
 )
 
 logger = logging.getLogger("steprl.rollout")
+
+_NOBODYS = (StepRLError, OSError, MemoryError, asyncio.CancelledError, SystemExit)
+"""Errors that no agent is blamed for: raised on purpose, or by the machine (TimeoutError is an OSError)."""
 
 GRACE = 5.0
 """Seconds that a cancelled episode has to clean up before it is abandoned."""
@@ -66,9 +69,9 @@ class Played(NamedTuple):
 class EpisodePlayer:
     """Plays episodes, each by itself.
 
-    Args:
-        minimum_reward: what an episode is worth whose agent broke the environment; None: unknown, so that
-            such an episode is dropped like any other broken one.
+    An error is the agent's doing when the same action raises it again and nothing but the environment's
+    answer to that action was under way. What is raised on purpose (`EnvError`), and what the operating
+    system or the engine raises, is nobody's.
     """
 
     def __init__(
@@ -79,14 +82,13 @@ class EpisodePlayer:
         rewards: RewardComposer,
         failures: FailurePolicy,
         deadlines: Deadlines,
-        minimum_reward: float | None,
     ) -> None:
         self._workflow = workflow
         self._renderer = renderer
         self._rewards = rewards
         self._retries = 0 if failures.fail_fast else failures.retries
+        self._backoff = failures.backoff
         self._deadlines = deadlines
-        self._minimum_reward = minimum_reward
 
     async def play(
         self, episode: Episode, engine: Engine, pending: Pending, recorded: Sequence[Step] = ()
@@ -97,10 +99,12 @@ class EpisodePlayer:
             ConfigError: from anywhere inside, at once.
         """
         end = perf_counter() + (self._deadlines.episode or float("inf"))
-        failed_at: list[tuple[int, type[BaseException]]] = []
+        failed_at: tuple[int, type[BaseException]] | None = None
         first: BaseException | None = None
         try:
             for attempt in range(self._retries + 1):
+                if attempt:  # what was away for a moment may be back
+                    await asyncio.sleep(self._backoff * 2 ** (attempt - 1))
                 session = self._session(episode, engine, recorded)
                 if attempt:
                     session.metric(attempt, "retries")
@@ -116,22 +120,16 @@ class EpisodePlayer:
                     break
                 first = first or raised
                 place = (session.acted, type(raised))
-                if place in failed_at and self._is_blamed(session, raised):
+                if place == failed_at and _is_blamed(session, raised):
+                    session.blame()
                     return _ended(episode, session, raised)
-                failed_at.append(place)
+                failed_at = place
                 if session.acted > len(recorded):
                     recorded = session.steps(scored=False)
             assert raised is not None
             return _broken(episode, session, first or raised)
         finally:
             engine.release(episode.uid)
-
-    def _is_blamed(self, session: EpisodeSession, raised: BaseException) -> bool:
-        """Whether an error that came back is the agent's; then the session says so."""
-        if self._minimum_reward is None or not session.acted or isinstance(raised, EngineError):
-            return False
-        session.blame(self._minimum_reward)
-        return True
 
     def _session(self, episode: Episode, engine: Engine, recorded: Sequence[Step]) -> EpisodeSession:
         return EpisodeSession(
@@ -175,7 +173,9 @@ class EpisodePlayer:
             with suppress(EpisodeStopped):
                 await self._workflow.run(task, session)
                 session.end()
-        except (Exception, SystemExit) as raised:
+        except (asyncio.CancelledError, KeyboardInterrupt):
+            raise
+        except BaseException as raised:
             return raised
         return None
 
@@ -188,6 +188,13 @@ class EpisodePlayer:
             told = f"the environment did not answer within {self._deadlines.step:g} s"
             limits.append((since + self._deadlines.step - now, told))
         return min(limits)
+
+
+def _is_blamed(session: EpisodeSession, raised: BaseException) -> bool:
+    """Whether an error that came back is the agent's: its action is what was being answered, and the error is
+    none of machine, engine or contract."""
+    declared = session.reward_range is not None
+    return declared and not session.is_answered and not isinstance(raised, _NOBODYS)
 
 
 async def _give_up(
@@ -228,9 +235,11 @@ def _ended(episode: Episode, session: EpisodeSession, raised: BaseException | No
     assert session.stop_reason is not None
     try:
         steps = session.steps(scored=session.stop_reason is not StopReason.DEADLINE)
-    except ConfigError:
+        if raised is None:
+            session.check_range()
+    except (ConfigError, KeyboardInterrupt):
         raise
-    except Exception as broken:  # a reward component failed: nobody can say what the steps are worth
+    except BaseException as broken:  # a reward component failed: nobody can say what the steps are worth
         return _broken(episode, session, broken)
     return Played(_trajectory(episode, session, steps, session.stop_reason, raised), raised)
 

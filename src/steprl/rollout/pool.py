@@ -39,7 +39,6 @@ class Pool:
         concurrency: most episodes at once.
         failures: what becomes of an episode that breaks.
         deadlines: when an episode is given up.
-        minimum_reward: what an episode is worth whose agent broke the environment; None: it is dropped.
         deterministic: answer requests in rounds, so that delays decide nothing; slower, for everyone waits
             for the slowest environment.
     """
@@ -54,7 +53,6 @@ class Pool:
         concurrency: int,
         failures: FailurePolicy | None = None,
         deadlines: Deadlines | None = None,
-        minimum_reward: float | None = None,
         deterministic: bool = False,
     ) -> None:
         failures, deadlines = failures or FailurePolicy(), deadlines or Deadlines()
@@ -69,7 +67,6 @@ class Pool:
             rewards=rewards,
             failures=failures,
             deadlines=deadlines,
-            minimum_reward=minimum_reward,
         )
 
     async def collect(

@@ -13,7 +13,7 @@ import numpy as np
 from steprl.errors import ConfigError, EngineError, EnvError
 from steprl.renderers import prompt_ids
 from steprl.rewards.compose import RewardComposer
-from steprl.rollout.draft import Draft, Sampled
+from steprl.rollout.draft import Draft, Sampled, charged
 from steprl.rollout.seeds import derive_seed
 from steprl.types import (
     Action,
@@ -89,12 +89,14 @@ class EpisodeSession:
         self.seed = seed
         self.stop_reason: StopReason | None = None
         self.final_prompt_ids: Ints | None = None
+        self.reward_range: tuple[float, float] | None = None
         self.metrics: dict[str, float] = {}
         self.waits_for: Literal["environment", "policy"] = "environment"
         self.waiting_since = perf_counter()
         self._task = task
         self._recorded = recorded
         self._given_up = False
+        self._blamed = False
         self.uid = uid
         self._sampling_seed = sampling_seed
         self._engine = engine
@@ -166,7 +168,11 @@ class EpisodeSession:
     def observe(self, transition: Transition) -> None:
         """Record what the environment answered to the last action."""
         draft = self._last("observe")
-        draft.transition = transition
+        if not isinstance(transition, Transition):
+            raise EnvError(
+                f"the environment answered with {transition!r}: its step must return a steprl.Transition"
+            )
+        draft.transition, draft.answered = transition, True
         draft.env_seconds = perf_counter() - draft.started - draft.engine_seconds
 
     def reward(self, value: float, name: str) -> None:
@@ -185,7 +191,28 @@ class EpisodeSession:
 
     def steps(self, *, scored: bool = True) -> tuple[Step, ...]:
         """The record. Rewards are composed here, once; a broken episode is recorded unscored."""
-        return tuple(draft.step(self._task, self._rewards if scored else None) for draft in self._drafts)
+        steps = [draft.step(self._task, self._rewards if scored else None) for draft in self._drafts]
+        if scored and self._blamed:
+            assert self.reward_range is not None
+            least = self._rewards.least(self.reward_range[0])
+            steps[-1] = charged(steps[-1], least - math.fsum(step.reward or 0.0 for step in steps))
+        return tuple(steps)
+
+    def check_range(self) -> None:
+        """Refuse a total outside of what was declared: the least reward would not be the least.
+
+        Raises:
+            ConfigError: the total before weights lies outside ``reward_range``.
+        """
+        if self.reward_range is None:
+            return
+        low, high = self.reward_range
+        total = sum(value for draft in self._drafts for value in draft.rewards().values())
+        if not low - 1e-9 <= total <= high + 1e-9:
+            raise ConfigError(
+                f"{self.uid}: the total reward {total:g} lies outside reward_range {self.reward_range}. "
+                f"Declare the range in which an episode's reward can lie: reward_range = (least, greatest)"
+            )
 
     @property
     def task_id(self) -> str:
@@ -197,11 +224,15 @@ class EpisodeSession:
         """Actions so far, summaries included."""
         return len(self._drafts)
 
-    def blame(self, least: float) -> None:
-        """The agent broke the environment: the episode is over, and its total reward is ``least``."""
-        earlier = math.fsum(value for draft in self._drafts for value in draft.rewards().values())
-        self.reward(least - earlier, "outcome")
+    def blame(self) -> None:
+        """The agent broke the environment: the episode is over, and worth the least there is."""
+        self._blamed = True
         self.stop_reason = StopReason.TERMINATED
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the environment has answered the last action, or there is none yet."""
+        return not self._drafts or self._drafts[-1].answered
 
     def give_up(self) -> None:
         """A deadline has passed: whoever plays on is told so at the next action."""

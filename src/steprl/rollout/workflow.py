@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 from steprl.envs.base import Env
-from steprl.types import Action, ContextRule, History, Message, Observation, Session, Task
+from steprl.errors import ConfigError
+from steprl.types import Action, ContextRule, History, Message, Observation, Session, Task, finite
 
 logger = logging.getLogger("steprl.rollout")
 
@@ -32,6 +34,7 @@ class EnvWorkflow:
     async def run(self, task: Task, session: Session) -> None:
         """Reset, then act and step until the environment ends it or the session does."""
         env = self._make_env()
+        session.reward_range = _declared(env)
         actor = _PolicyActor(session)
         try:
             history = History(opening=tuple(await env.reset(task, seed=session.seed)))
@@ -54,9 +57,28 @@ async def _closed(env: Env, session: Session) -> None:
     """Close an environment; that it fails to is told and counted, and costs the episode nothing."""
     try:
         await env.close()
-    except Exception as error:
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        playing = asyncio.current_task()
+        if isinstance(error, asyncio.CancelledError) and playing is not None and playing.cancelling():
+            raise  # the episode's own, and none that leaked from a task of the environment
         session.metric(1.0, "close_failed")
         logger.warning("%s: %s.close failed: %r", session.uid, type(env).__name__, error)
+
+
+def _declared(env: Env) -> tuple[float, float]:
+    """The environment's range of rewards, once it is known to be one."""
+    declared = env.reward_range
+    try:
+        low, high = (finite(bound, "a bound") for bound in declared)
+        ordered = low <= high
+    except (TypeError, ValueError):
+        ordered = False
+    if not ordered:
+        raise ConfigError(
+            f"{type(env).__name__}.reward_range is {declared!r}: give the least and the greatest total "
+            f"reward of an episode, two finite numbers"
+        )
+    return low, high
 
 
 def _observed(messages: Sequence[Message]) -> Observation:

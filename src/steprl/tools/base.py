@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -171,14 +172,17 @@ def _told() -> Iterator[None]:
     """Turn what a tool's function raises into what the agent is told, without the traceback.
 
     A function that exits (argparse does) or trips over a task that it cancelled itself has failed like
-    any other; only when the call was cancelled from outside does the cancellation go on.
+    any other; only a call that was cancelled or closed from outside, and Ctrl-C, go on as they are.
     """
     try:
         yield
     except (EnvError, ToolError):
         raise
-    except (Exception, SystemExit, asyncio.CancelledError) as error:
+    except BaseException as error:
         if isinstance(error, asyncio.CancelledError) and _cancelled():
+            raise
+        outside = isinstance(error, (KeyboardInterrupt, GeneratorExit))
+        if outside and threading.current_thread() is threading.main_thread():
             raise
         raise ToolError(f"{type(error).__name__}: {error}") from error
 

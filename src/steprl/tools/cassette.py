@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import fcntl
 import json
 import os
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import ContextVar
 from os import PathLike
 from pathlib import Path
@@ -77,17 +79,21 @@ class Cassette:
         self.mode: Mode = mode
         self._tools = tools
         self._lock = Lock()
-        self._running: dict[Key, Future[None]] = {}
+        self._running: dict[Key, Future[GivenUp | None]] = {}
         self._answers: dict[Key, _Answer] = {}
         self._keep: int | None = 0 if mode == "record" else None
         """Bytes that stay when the next answer is written; None: all of them."""
+        self._size: int | None = self.path.stat().st_size if self.path.is_file() else 0
+        """Bytes of the file when it was last looked at; None: a write failed half-way."""
+        self._gap = b""
+        """What goes before the next answer: a line's end that a hand has left out."""
         if mode == "replay" and not self.path.is_file():
             raise ConfigError(
                 f"there is no cassette '{path}' to replay. Record it first, with mode 'auto', "
                 f"or give the path of one that exists."
             )
         if mode != "record" and self.path.exists():
-            self._keep, self._answers = _read(self.path)
+            self._keep, self._answers, self._gap = _read(self.path)
 
     def __enter__(self) -> Self:
         _playing.set((*_playing.get(), self))
@@ -135,7 +141,9 @@ class Cassette:
             if others is None:
                 return (await self._called(key, call)).give()
             # shielded: who stops waiting must not cancel what everybody waits for
-            await asyncio.shield(asyncio.wrap_future(others))
+            late = await asyncio.shield(asyncio.wrap_future(others))
+            if late is not None:
+                raise GivenUp(str(late))  # it took too long for all of them
 
     def _key(self, tool: str, arguments: Mapping[str, Any]) -> Key:
         try:
@@ -147,10 +155,12 @@ class Cassette:
             ) from error
 
     async def _called(self, key: Key, call: Callable[[], Awaitable[str]]) -> _Answer:
+        late: GivenUp | None = None
         try:
             try:
                 answer = _Answer(text=await call(), refused=False)
-            except GivenUp:
+            except GivenUp as error:
+                late = error
                 raise
             except ToolError as error:
                 answer = _Answer(text=str(error), refused=True)
@@ -161,7 +171,7 @@ class Cassette:
         finally:
             with self._lock:
                 done = self._running.pop(key)
-            done.set_result(None)
+            done.set_result(late)
 
     def _write(self, key: Key, answer: _Answer) -> None:
         tool, arguments = key
@@ -175,12 +185,20 @@ class Cassette:
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("ab") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)  # until it is closed
                 if self._keep is not None:
+                    if self._size not in (None, file.seek(0, os.SEEK_END)):
+                        raise ConfigError(
+                            f"cassette '{self.path}' has been written by another since it was read, and "
+                            f"this one has to cut it first. Record with one at a time."
+                        )
                     file.truncate(self._keep)
                 self._keep = file.seek(0, os.SEEK_END)  # should this write fail half-way
-                file.write(written)
-            self._keep = None
+                file.write(self._gap + written)
+                self._size = file.tell()
+            self._keep, self._gap = None, b""
         except OSError as error:
+            self._size = None
             raise ConfigError(f"cassette '{self.path}' cannot be written: {error}") from error
 
 
@@ -209,13 +227,19 @@ def _ordered(value: Any) -> Any:
     return value
 
 
-def _read(path: Path) -> tuple[int | None, dict[Key, _Answer]]:
-    """How many bytes of a file whose last line was cut short are whole (None: all), and its answers."""
+def _read(path: Path) -> tuple[int | None, dict[Key, _Answer], bytes]:
+    """How many bytes of a file whose last line was cut short are whole (None: all), its answers, and what is
+    missing at its end."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"cassette '{path}' cannot be read: {error}") from error
-    whole = content.rfind(b"\n") + 1
+    whole, gap = content.rfind(b"\n") + 1, b""
+    if tail := content[whole:]:
+        with suppress(ValueError, RecursionError):  # cut short, or else only its end of line is missing
+            _entry(tail)
+            content, gap = content + b"\n", b"\n"
+            whole = len(content)
     answers: dict[Key, _Answer] = {}
     for number, line in enumerate(content[:whole].split(b"\n")[:-1], start=1):
         try:
@@ -226,7 +250,7 @@ def _read(path: Path) -> tuple[int | None, dict[Key, _Answer]]:
                 f"Remove the line, or record the cassette anew with mode 'record'."
             ) from error
         answers.setdefault(key, answer)
-    return (whole if whole < len(content) else None), answers
+    return (whole if whole < len(content) else None), answers, gap
 
 
 def _entry(line: bytes) -> tuple[Key, _Answer]:

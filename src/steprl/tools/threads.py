@@ -11,6 +11,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from steprl.errors import EnvError
+
 Result = TypeVar("Result")
 
 _Work = Callable[[], None]
@@ -32,7 +34,14 @@ class _Threads:
         if inbox is None:
             inbox = queue.SimpleQueue()
             # daemons, unlike those of concurrent.futures: nobody waits for a hung one at exit
-            threading.Thread(target=self._serve, args=(inbox,), name="steprl-tool", daemon=True).start()
+            thread = threading.Thread(target=self._serve, args=(inbox,), name="steprl-tool", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise EnvError(
+                    f"no thread can be started for a tool ({threading.active_count()} are running): {error}. "
+                    f"Lower rollout.concurrency, or look for tools that never return."
+                ) from error
         inbox.put(work)
 
     def _serve(self, inbox: queue.SimpleQueue[_Work]) -> None:

@@ -7,10 +7,11 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from steprl.errors import StepRLError
+from steprl.rollout.episode import GRACE
 
 Result = TypeVar("Result")
 
@@ -59,14 +60,15 @@ class Stop:
 
 
 def run_async(work: Callable[[], Coroutine[Any, Any, Result]], stop: Stop | None = None) -> Result:
-    """``asyncio.run``, also where a loop is running already, as in a notebook: there, in a thread of its own.
+    """Run ``work`` to its end, also where a loop is running already, as in a notebook: there, in a thread of
+    its own.
 
     A KeyboardInterrupt while waiting for that thread asks ``stop``, and the work ends in its own way.
     """
     if not _loop_is_running():  # asked outside, so that no error of the work has this one as its context
-        return asyncio.run(work())
+        return _run(work())
     with ThreadPoolExecutor(max_workers=1) as thread:
-        running = thread.submit(lambda: asyncio.run(work()))
+        running = thread.submit(lambda: _run(work()))
         try:
             return running.result()
         except KeyboardInterrupt:
@@ -74,6 +76,38 @@ def run_async(work: Callable[[], Coroutine[Any, Any, Result]], stop: Stop | None
                 raise
             stop.ask()
             return running.result()
+
+
+def _run(work: Coroutine[Any, Any, Result]) -> Result:
+    """``asyncio.run``, which waits for every task that is left, however long; this one gives them a while."""
+    loop = asyncio.new_event_loop()
+    try:
+        asyncio.set_event_loop(loop)
+        return loop.run_until_complete(work)
+    finally:
+        try:
+            _end_tasks(loop)
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            asyncio.set_event_loop(None)
+            loop.close()
+
+
+def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """Cancel what is left; what does not end then is closed from outside."""
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.wait(left, timeout=GRACE))
+    for task in left:
+        coroutine = task.get_coro()
+        if task.done():
+            _ = task.cancelled() or task.exception()  # looked at, so that it is not reported as forgotten
+        elif coroutine is not None:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            with suppress(RuntimeError):  # it awaits again even while it is being closed
+                coroutine.close()
 
 
 def _loop_is_running() -> bool:

@@ -79,7 +79,6 @@ def build_player(recipe: Recipe, given: Given | None = None) -> Player:
         concurrency=recipe.rollout.concurrency,
         failures=recipe.rollout.failures,
         deadlines=recipe.rollout.deadlines,
-        minimum_reward=minimum_reward(env_of(recipe, given)),
         deterministic=recipe.deterministic,
     )
     return Player(renderer=renderer, engine=engine, pool=pool, rewards=rewards)
@@ -139,11 +138,6 @@ def env_of(recipe: Recipe, given: Given) -> type[Env] | type[Workflow]:
             f"which is a class with an async method run(task, session)"
         )
     return found
-
-
-def minimum_reward(played: type[Env] | type[Workflow]) -> float | None:
-    """What an episode is worth whose agent broke the environment; a workflow declares nothing."""
-    return played.reward_range[0] if issubclass(played, Env) else None
 
 
 def tasks_of(recipe: Recipe, split: str, given: Given) -> Sequence[Task]:

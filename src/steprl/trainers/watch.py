@@ -171,9 +171,11 @@ class Watch:
     def recall(self, lines: Iterable[Mapping[str, Any]]) -> None:
         """Take in the recorded metrics of a run that is resumed, so that it goes on as if never stopped."""
         for line in lines:
-            self.look(line)
+            alarms = self.look(line)
             if ROLLED_BACK in line:
                 self.rolled_back()
+            elif self.verdict(alarms) == "stop":
+                self._streaks = dict.fromkeys(self._streaks, 0)  # whoever goes on has done something about it
 
 
 def marks(alarms: Iterable[Alarm], verdict: Verdict) -> dict[str, float]:

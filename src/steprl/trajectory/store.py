@@ -124,15 +124,24 @@ def read(path: str | Path, *, split: Split | None = None) -> list[TrajectoryGrou
     for file in found:
         written = _split_of(file)
         if split is None or split == written:
-            groups += from_table(pq.read_table(file))
+            groups += _groups(file)
     return groups
+
+
+def _groups(path: Path) -> list[TrajectoryGroup]:
+    try:
+        return from_table(pq.read_table(path))
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"'{path}' is damaged, or was changed by hand: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _split_of(path: Path) -> str:
     """What a file is of, once its version is known to be ours."""
     try:
         metadata: dict[bytes, bytes] = pq.read_schema(path).metadata or {}
-    except pa.ArrowInvalid as error:
+    except (pa.ArrowException, OSError) as error:
         raise ConfigError(f"'{path}' is not a Parquet file, or not all of one: {error}") from error
     version = metadata.get(_VERSION_KEY)
     if version is None:

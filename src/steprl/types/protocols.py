@@ -50,10 +50,15 @@ class ContextRule(Protocol):
 
 
 class Session(Protocol):
-    """Through which a workflow acts. It records every action as a step, exactly."""
+    """Through which a workflow acts. It records every action as a step, exactly.
+
+    ``reward_range`` is for the workflow to declare: the least and the greatest total reward of an episode
+    before weights. An agent that breaks the environment gets the least; None leaves its episode out.
+    """
 
     uid: str
     seed: int
+    reward_range: tuple[float, float] | None
 
     async def act(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,5 +62,7 @@ class PolicyConfig:
                 raise ConfigError(f"{name} must be at least 1, got {value}")
         if self.evaluation_tasks < 0:
             raise ConfigError(f"evaluation_tasks must be 0 (none) or above, got {self.evaluation_tasks}")
+        if self.min_reward is not None and not math.isfinite(self.min_reward):
+            raise ConfigError(f"min_reward must be a finite number, got {self.min_reward}")
         if self.seed < 0:
             raise ConfigError(f"seed must be 0 or above, got {self.seed}")

@@ -143,6 +143,7 @@ class _DictatedSession:
     ) -> None:
         self.uid = session.uid
         self.seed = session.seed
+        self.reward_range: tuple[float, float] | None = None
         self.observe = session.observe
         self.reward = session.reward
         self.metric = session.metric

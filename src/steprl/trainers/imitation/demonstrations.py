@@ -12,7 +12,7 @@ from steprl.batch import rows
 from steprl.config import build, read_toml
 from steprl.envs.base import Env
 from steprl.envs.policy import ScriptedPolicy
-from steprl.errors import ConfigError
+from steprl.errors import ConfigError, EnvError
 from steprl.registry import load
 from steprl.trainers.recipe import ModelConfig, Recipe
 from steprl.trajectory.store import read
@@ -99,12 +99,22 @@ def source_of(
     if stored:
         return _stored(Path(str(demos)), model)
     if demos == "oracle":
-        return Scripted(name="oracle", policy_for=env.oracle)
+        return Scripted(name="oracle", policy_for=lambda task: _oracle(env, task))
     if isinstance(demos, str):
         policy = _named(demos, args)
         return Scripted(name=demos, policy_for=lambda _: policy)
     given = _checked(demos, f"demos = {demos!r:.80}")
     return Scripted(name=f"{type(given).__module__}:{type(given).__qualname__}", policy_for=lambda _: given)
+
+
+def _oracle(env: type[Env], task: Task) -> ScriptedPolicy | None:
+    try:
+        return env.oracle(task)
+    except Exception as error:
+        raise EnvError(
+            f"{env.__name__}.oracle failed for task '{task.id}': {type(error).__name__}: {error}. "
+            f"Return None for a task that it cannot solve."
+        ) from error
 
 
 def select(

@@ -20,7 +20,10 @@ def written_aside(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
         ConfigError: ``target`` is a file, or holds something (unless ``overwrite`` and a model folder).
         StorageError: it cannot be written.
     """
-    _check(target, overwrite)
+    if target.is_symlink():
+        target = target.resolve()  # the folder is what is made and replaced, not the link
+    with storing(target):
+        _check(target, overwrite)
     aside = target.with_name(f".{target.name}.{os.getpid()}.partial")
     with storing(target):
         aside.mkdir(parents=True)

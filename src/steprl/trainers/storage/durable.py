@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from steprl.errors import StorageError, cannot_write, system_error
+from steprl.errors import CheckpointError, StorageError, cannot_write, system_error
 
 MANIFEST = "files.json"
 """Size and hash of every other file of a sealed folder."""
@@ -74,8 +74,26 @@ def write_folder(target: Path, fill: Callable[[Path], None]) -> None:
         sync(target.parent)
 
 
+def read_text(file: Path) -> str:
+    """What a text file of a run says.
+
+    Raises:
+        FileNotFoundError: it is not there.
+        CheckpointError: it cannot be read.
+    """
+    try:
+        return file.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{file} cannot be read: {error}") from error
+
+
 def remove(path: Path) -> None:
     """Remove a folder under its name at once, so that a kill leaves no half of it that looks whole."""
+    if path.is_symlink():
+        path.unlink()  # what it points to is somebody else's
+        return
     if not path.exists():
         return
     if not path.name.endswith(".partial"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -17,8 +16,10 @@ from steprl.config import build, read_toml, to_toml
 from steprl.errors import CheckpointError, ConfigError, StorageError
 from steprl.trainers.given import Record, differences
 from steprl.trainers.recipe import Recipe
+from steprl.trainers.storage import figures
 from steprl.trainers.storage.durable import (
     damage,
+    read_text,
     remove,
     seal,
     storing,
@@ -44,6 +45,8 @@ class RunFolder:
             ConfigError: it exists already, is being trained, or cannot be written.
         """
         path = Path(recipe.runs) / recipe.name
+        if path.is_symlink():
+            path = path.resolve()  # the folder is what is made, kept and replaced, not the link
         if path.exists():
             if not overwrite:
                 raise ConfigError(
@@ -150,33 +153,12 @@ class RunFolder:
     # ── metrics ───────────────────────────────────────────────────────────────────────────────────
 
     def append_metrics(self, line: Mapping[str, Any]) -> None:
-        """One line to ``metrics.jsonl``. A figure that is not finite becomes null, as JSON wants it."""
-        line = {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in line.items()
-        }
-        path = self.path / "metrics.jsonl"
-        with storing(path), path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        """One line to ``metrics.jsonl``; see `figures.append`."""
+        figures.append(self.path / "metrics.jsonl", line)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """All lines of ``metrics.jsonl``; a last line that a kill cut short is left out.
-
-        Raises:
-            CheckpointError: a line is not JSON.
-        """
-        file = self.path / "metrics.jsonl"
-        lines = file.read_text(encoding="utf-8").split("\n") if file.exists() else []
-        found = []
-        # a complete line ends in a newline, so what follows the last newline was cut short
-        for number, line in enumerate(lines[:-1], start=1):
-            try:
-                found.append(dict(json.loads(line)))
-            except (ValueError, TypeError) as error:
-                raise CheckpointError(
-                    f"{file}:{number} is no line of figures: {error}. Remove the line or put it right."
-                ) from error
-        return found
+        """All lines of ``metrics.jsonl``; see `figures.read`."""
+        return figures.read(self.path / "metrics.jsonl")
 
     def forget_after(self, iteration: int, *, evaluated: int) -> None:
         """Drop metrics and trajectories of iterations and evaluations that a resumed run will play again, and
@@ -206,7 +188,14 @@ class RunFolder:
     def summary(self) -> dict[str, Any] | None:
         """``summary.json``, or None while the run is not finished."""
         file = self.path / "summary.json"
-        return dict(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+        if not file.exists():
+            return None
+        try:
+            return dict(json.loads(read_text(file)))
+        except (ValueError, TypeError) as error:
+            raise CheckpointError(
+                f"{file} is not what a run writes: {error}. Remove it, and the end of the run is made again."
+            ) from error
 
     # ── checkpoints ───────────────────────────────────────────────────────────────────────────────
 
@@ -255,7 +244,7 @@ class RunFolder:
                 checkpoint that is whole, if there is one.
         """
         try:
-            state = TrainerState(**json.loads((checkpoint / STATE).read_text(encoding="utf-8")))
+            state = TrainerState.read(read_text(checkpoint / STATE))
             fault = damage(checkpoint)
         except FileNotFoundError:
             fault = f"{STATE} is missing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,3 +19,17 @@ class TrainerState:
     cursor: int
     train_seconds: float
     before: Mapping[str, float]
+
+    @classmethod
+    def read(cls, text: str) -> TrainerState:
+        """The state that ``text`` holds, as JSON.
+
+        Raises:
+            ValueError, TypeError: it holds none.
+        """
+        state = cls(**json.loads(text))
+        for name, least in (("iteration", 0), ("evaluated", -1), ("cursor", 0)):
+            value = getattr(state, name)
+            if type(value) is not int or value < least:
+                raise ValueError(f"{name} is {value!r}, which is no number from {least} on")
+        return state
