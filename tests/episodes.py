@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,11 @@ def step(
         policy_versions=np.zeros(len(action), dtype=np.int32),
         **fields,
     )
+
+
+def chained(*steps: Step) -> list[Step]:
+    """The steps one after the other: each continues the one before."""
+    return [replace(step, parent=index - 1 if index else None) for index, step in enumerate(steps)]
 
 
 def trajectory(

@@ -125,3 +125,20 @@ def test_micro_batches_fit_and_hold_every_row_once(lengths: list[int], budget: i
 
 def test_rows_of_similar_length_run_together() -> None:
     assert micro_batches([2, 100, 2, 99, 2, 300], 200) == ((5,), (1, 3), (0, 2, 4))
+
+
+def test_a_reference_that_lacks_a_trained_token_is_refused() -> None:
+    member, other = rewarded("a", 1.0), rewarded("b", 0.0)
+    old = {t.key(0): np.full(2, -1.0) for t in (member, other)}
+    scores = Scores(old_logprobs=old, ref_logprobs={**old, member.key(0): np.array([-1.0, np.nan])})
+    made = minibatches(
+        rows([member, other]),
+        DrGrpo()(grouped(member, other), Scores()),
+        scores,
+        aggregation=Aggregation(),
+        count=1,
+        token_budget=64,
+        rng=np.random.default_rng(0),
+    )
+    with pytest.raises(ValueError, match="trajectory='a'.*log-probability of the reference"):
+        next(made)

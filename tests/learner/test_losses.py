@@ -53,5 +53,5 @@ def test_ratios_far_out_stay_finite() -> None:
 def test_clipped_is_where_the_slope_is_gone() -> None:
     for log_ratio in (-0.5, -0.1, 0.0, 0.2, 0.5):
         for advantage in (-1.0, 1.0):
-            shares = clipped(torch.tensor([log_ratio]), torch.zeros(1), torch.tensor([advantage]), **CLIP)
+            shares = clipped(torch.tensor([log_ratio]).exp(), torch.tensor([advantage]), **CLIP)
             assert shares.item() == (loss_and_slope(log_ratio, advantage)[1] == 0.0)

@@ -4,15 +4,18 @@ The aggregation rule becomes a weight per token over the global mini-batch, so n
 """
 
 from steprl.batch.aggregation import RULES, Aggregation
-from steprl.batch.merge import gather, rows, split_by_step
+from steprl.batch.merge import gather, prompt_ends, rows, split_by_step
 from steprl.batch.minibatch import micro_batches, minibatches, split_trajectories
+from steprl.batch.value_targets import ValueTargets
 
 __all__ = [
     "RULES",
     "Aggregation",
+    "ValueTargets",
     "gather",
     "micro_batches",
     "minibatches",
+    "prompt_ends",
     "rows",
     "split_by_step",
     "split_trajectories",

@@ -6,7 +6,7 @@ Shapes: A action tokens of one step, L tokens of a row, N action positions of a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,6 +40,16 @@ def gather(row: Row, per_step: Mapping[StepKey, NDArray[Any]]) -> NDArray[Any]:
     parts = [per_step[key][row.token_index[row.step_index == i]] for i, key in enumerate(row.step_keys)]
     # action positions increase and the steps of a row follow each other, so the parts are in order
     return np.concatenate(parts)
+
+
+def prompt_ends(row: Row) -> Iterator[tuple[StepKey, int, int]]:
+    """For each step that has action positions in a row: its key, the position of its last prompt token, and
+    the index of its first action position."""
+    for i, key in enumerate(row.step_keys):
+        here = np.flatnonzero(row.step_index == i)
+        if len(here):
+            first = int(here[0])
+            yield key, int(row.action_positions[first] - row.token_index[first]) - 1, first
 
 
 def split_by_step(

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from steprl.batch.aggregation import Aggregation
 from steprl.batch.merge import gather
+from steprl.batch.value_targets import ValueTargets
 from steprl.errors import ConfigError
 from steprl.types import Bools, Credits, Doubles, MiniBatch, Row, Sample, Scores, StepKey
 
@@ -26,6 +28,7 @@ def minibatches(
     epochs: int = 1,
     token_budget: int,
     rng: np.random.Generator,
+    value_targets: ValueTargets | None = None,
 ) -> Iterator[MiniBatch]:
     """The mini-batches of a rollout batch: ``count`` per epoch, shuffled anew in each epoch.
 
@@ -41,10 +44,12 @@ def minibatches(
         epochs: how often the whole batch is gone through.
         token_budget: most tokens of a micro-batch, padding included.
         rng: decides which trajectories train together.
+        value_targets: what a critic learns, from ``credits.returns`` and ``scores.values``; None without one.
 
     Raises:
         ConfigError: ``count``, ``epochs`` or ``token_budget`` is below one.
-        ValueError: ``rows`` lack a trained step, or a trained token has no finite old log-probability.
+        ValueError: ``rows`` lack a trained step, a trained token has no finite log-probability of the old
+            policy or the reference, or a value target no finite return.
     """
     if epochs < 1:
         raise ConfigError(f"epochs = {epochs}: a batch is trained on at least once. Set epochs to 1 or more.")
@@ -54,8 +59,14 @@ def minibatches(
         rows_of[row.step_keys[0].trajectory].append(row)
     for _ in range(epochs):
         for uids in split_trajectories(list(masks), count, rng):
-            weights = aggregation.weights({key: mask for uid in uids for key, mask in masks[uid].items()})
-            samples = _samples([row for uid in uids for row in rows_of[uid]], credits, scores, weights)
+            trained = {key: mask for uid in uids for key, mask in masks[uid].items()}
+            chosen = [row for uid in uids for row in rows_of[uid]]
+            samples = _samples(chosen, credits, scores, aggregation.weights(trained))
+            if value_targets is not None:
+                value_weights = value_targets.weights(trained)
+                samples = tuple(
+                    replace(s, **value_targets.of_row(s.row, credits, scores, value_weights)) for s in samples
+                )
             lengths = [len(sample.row.ids) for sample in samples]
             yield MiniBatch(samples=samples, micro_batches=micro_batches(lengths, token_budget))
 
@@ -121,11 +132,14 @@ def _sample(row: Row, credits: Credits, scores: Scores, weights: Mapping[StepKey
     old_logprobs = gather(row, scores.old_logprobs)
     if not np.isfinite(old_logprobs[loss_mask]).all():
         raise ValueError(f"a trained token of {row.step_keys} has no finite old log-probability")
+    ref_logprobs = None if scores.ref_logprobs is None else gather(row, scores.ref_logprobs)
+    if ref_logprobs is not None and not np.isfinite(ref_logprobs[loss_mask]).all():
+        raise ValueError(f"a trained token of {row.step_keys} has no finite log-probability of the reference")
     return Sample(
         row=row,
         advantages=gather(row, credits.advantages),
         old_logprobs=old_logprobs,
         loss_mask=loss_mask,
         weights=gather(row, weights),
-        ref_logprobs=None if scores.ref_logprobs is None else gather(row, scores.ref_logprobs),
+        ref_logprobs=ref_logprobs,
     )

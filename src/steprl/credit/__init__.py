@@ -4,7 +4,21 @@ Estimators see records and numbers only; they know neither the model nor how the
 """
 
 from steprl.credit._groups import GroupEstimator, check_group_size
+from steprl.credit.gae import Gae
+from steprl.credit.gigpo import Gigpo
 from steprl.credit.grpo import DrGrpo, Grpo
+from steprl.credit.reinforce_pp import ReinforcePp
+from steprl.credit.reinforce_pp_baseline import ReinforcePpBaseline
 from steprl.credit.rloo import Rloo
 
-__all__ = ["DrGrpo", "Grpo", "GroupEstimator", "Rloo", "check_group_size"]
+__all__ = [
+    "DrGrpo",
+    "Gae",
+    "Gigpo",
+    "Grpo",
+    "GroupEstimator",
+    "ReinforcePp",
+    "ReinforcePpBaseline",
+    "Rloo",
+    "check_group_size",
+]

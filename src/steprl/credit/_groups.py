@@ -5,11 +5,16 @@ Shapes: N trajectories of one group that are trained or compared.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
 
+from steprl.credit._compare import compare
+from steprl.credit._kl import k1
+from steprl.credit._members import Admission, spread
+from steprl.credit._options import amount
 from steprl.errors import ConfigError
 from steprl.types import (
     Bools,
@@ -21,7 +26,6 @@ from steprl.types import (
     StepKey,
     Trajectory,
     TrajectoryGroup,
-    equal_rewards,
 )
 
 
@@ -38,28 +42,40 @@ class GroupEstimator(ABC):
     Args:
         truncated_in_loss: train on trajectories that a limit of the run ended.
         truncated_in_statistics: let them count in the group's statistics.
+        kl_beta: how much of the KL to a reference (k1) to take off the reward, where the formula allows it.
+
+    Raises:
+        ConfigError: ``kl_beta`` is above 0 and the subclass is not one with ``kl_in_reward``.
     """
 
     requires: frozenset[Need] = frozenset({Need.GROUPS})
+    kl_in_reward = False
+    smallest_group = 2
 
-    def __init__(self, *, truncated_in_loss: bool = True, truncated_in_statistics: bool = True) -> None:
-        self.truncated_in_loss = truncated_in_loss
-        self.truncated_in_statistics = truncated_in_statistics
+    def __init__(
+        self,
+        *,
+        truncated_in_loss: bool = True,
+        truncated_in_statistics: bool = True,
+        kl_beta: float = 0.0,
+    ) -> None:
+        self.admission = Admission(
+            truncated_in_loss=truncated_in_loss, truncated_in_statistics=truncated_in_statistics
+        )
+        self.kl_beta = amount("kl_beta", kl_beta)
+        if self.kl_beta > 0:
+            if not self.kl_in_reward:
+                raise ConfigError(
+                    f"kl_beta = {kl_beta}, but {type(self).__name__} has no KL in the reward: it would enter "
+                    f"the comparison within the group. Set kl_beta = 0 and use the KL term of the loss."
+                )
+            self.requires = self.requires | {Need.REFERENCE}
 
     def __call__(self, groups: Sequence[TrajectoryGroup], scores: Scores) -> Credits:
-        """Credits for every step of every trajectory given; ``scores`` are not looked at."""
-        advantages: dict[StepKey, Doubles] = {}
-        loss_mask: dict[StepKey, Bools] = {}
-        for group in groups:
-            scalars = self._group(group)
-            for trajectory in group.trajectories:
-                scalar = scalars.get(trajectory.uid)
-                for index, step in enumerate(trajectory.steps):
-                    mask = step.sampled_mask if scalar is not None else np.zeros_like(step.sampled_mask)
-                    key = trajectory.key(index)
-                    advantages[key] = np.where(mask, scalar or 0.0, 0.0)
-                    loss_mask[key] = mask
-        return Credits(advantages=advantages, loss_mask=loss_mask)
+        """Credits for every step of every trajectory given; ``scores`` matter only with ``kl_beta``."""
+        trained = {t.uid for group in groups for t in group.trajectories if self.admission.trains(t)}
+        found = self.step_advantages(groups, scores)
+        return spread(groups, {key: np.array([a]) for key, a in found.items() if key.trajectory in trained})
 
     @abstractmethod
     def advantages(self, rewards_N: Doubles, compared_N: Bools) -> Doubles:
@@ -68,43 +84,37 @@ class GroupEstimator(ABC):
         At least two are compared, and not all N rewards are equal.
         """
 
-    def _group(self, group: TrajectoryGroup) -> dict[str, float]:
-        """The advantage of each trajectory of the group that trains, by uid."""
-        takes_part = self.truncated_in_loss or self.truncated_in_statistics
-        members = [t for t in group.trajectories if _scored(t) and (takes_part or not _truncated(t))]
-        rewards_N = np.array([t.reward for t in members], dtype=np.float64)
-        compared_N = np.array(
-            [self.truncated_in_statistics or not _truncated(t) for t in members], dtype=bool
-        )
-        # Equality is tested on the rewards: a float residue of their mean is not signal.
-        if compared_N.sum() < 2 or equal_rewards(rewards_N.tolist()):
-            advantages_N = np.zeros_like(rewards_N)
-        else:
-            advantages_N = self.advantages(rewards_N, compared_N)
-        return {
-            trajectory.uid: advantage
-            for trajectory, advantage in zip(members, advantages_N.tolist(), strict=True)
-            if self.truncated_in_loss or not _truncated(trajectory)
-        }
+    def step_advantages(self, groups: Sequence[TrajectoryGroup], scores: Scores) -> dict[StepKey, float]:
+        """The advantage of each step of each trajectory that trains or counts."""
+        found: dict[StepKey, float] = {}
+        for group in groups:
+            members = [t for t in group.trajectories if self.admission.takes_part(t)]
+            rewards_N = np.array([self._reward(t, scores) for t in members], dtype=np.float64)
+            compared_N = np.array([self.admission.counts(t) for t in members], dtype=bool)
+            advantages_N = compare(rewards_N, compared_N, self.advantages)
+            for trajectory, advantage in zip(members, advantages_N.tolist(), strict=True):
+                found |= {trajectory.key(index): advantage for index in range(len(trajectory.steps))}
+        return found
+
+    def _reward(self, trajectory: Trajectory, scores: Scores) -> float:
+        """``R_i``, less β·k1 summed over its sampled tokens."""
+        assert trajectory.reward is not None
+        if self.kl_beta == 0:
+            return trajectory.reward
+        divergences = (k1(trajectory, index, scores) for index in range(len(trajectory.steps)))
+        return trajectory.reward - self.kl_beta * math.fsum(x for k1_n in divergences for x in k1_n.tolist())
 
 
 def check_group_size(estimator: Estimator, group_size: int) -> None:
     """Refuse a setup whose groups are too small to compare anything.
 
     Raises:
-        ConfigError: the estimator compares within groups and ``group_size`` is below two.
+        ConfigError: the estimator compares within groups, and ``group_size`` is below what it needs (two).
     """
-    if Need.GROUPS in estimator.requires and group_size < 2:
+    least = estimator.smallest_group if isinstance(estimator, GroupEstimator) else 2
+    if Need.GROUPS in estimator.requires and group_size < least:
         raise ConfigError(
             f"group_size = {group_size}, but {type(estimator).__name__} compares the trajectories of a "
-            f"group with each other and needs at least 2. Set group_size to 2 or more (8 is usual), or "
-            f"choose an estimator that works without groups."
+            f"group with each other and needs at least {least}. Set group_size to {least} or more (8 is "
+            f"usual), or choose an estimator that works without groups."
         )
-
-
-def _scored(trajectory: Trajectory) -> bool:
-    return trajectory.stop_reason.trains and len(trajectory.steps) > 0 and trajectory.reward is not None
-
-
-def _truncated(trajectory: Trajectory) -> bool:
-    return trajectory.stop_reason.bootstraps

@@ -2,6 +2,9 @@
 
 A_i = R_i − 1/(n−1) · Σ_{k≠i} R_k          arXiv:2402.14740, section 2.2 ("REINFORCE leave-one-out")
     = n/(n−1) · (R_i − mean_g)             the same number, computed like this: symmetric in floats too
+
+With ``kl_beta``, R_i is less β · Σ (logπ_old − logπ_ref) over the sampled tokens of trajectory i, as in
+section 2 of the paper.
 """
 
 from __future__ import annotations
@@ -17,6 +20,8 @@ class Rloo(GroupEstimator):
 
     A trajectory that trains but is left out of the statistics is compared with all that are in them.
     """
+
+    kl_in_reward = True
 
     def advantages(self, rewards_N: Doubles, compared_N: Bools) -> Doubles:
         compared = rewards_N[compared_N]

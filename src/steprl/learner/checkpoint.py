@@ -1,15 +1,18 @@
-"""A learner's state on disk: the model as Hugging Face writes it, and the optimiser beside it.
+"""A learner's state on disk: the model as Hugging Face writes it, its optimiser beside it, and a critic's.
 
 Whole or absent is the caller's part: it gives a fresh folder and renames it when all is written.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from pickle import UnpicklingError
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from transformers import PreTrainedModel
 
 from steprl.errors import CheckpointError, ConfigError
@@ -18,6 +21,8 @@ from steprl.learner.loading import load_model
 from steprl.learner.optimiser import Optimiser
 
 OPTIMISER_FILE = "optimiser.pt"
+CRITIC_FILE = "critic.safetensors"
+CRITIC_OPTIMISER_FILE = "critic_optimiser.pt"
 
 
 def save(folder: str, model: PreTrainedModel, optimiser: Optimiser) -> None:
@@ -27,15 +32,45 @@ def save(folder: str, model: PreTrainedModel, optimiser: Optimiser) -> None:
         OSError, SafetensorError: something cannot be written; the folder is partial then.
     """
     model.save_pretrained(folder)
-    # through a Python file: torch's own does not say why it failed
-    with (Path(folder) / OPTIMISER_FILE).open("wb") as file:
-        try:
-            torch.save(optimiser.state(), file)
-        except RuntimeError as error:
-            # raised when torch closes what it could not write; the cause is the error before
-            if isinstance(error.__context__, OSError):
-                raise error.__context__ from None
-            raise
+    _write(Path(folder) / OPTIMISER_FILE, optimiser.state())
+
+
+def save_critic(folder: str, modules: Mapping[str, torch.nn.Module], optimiser: Optimiser) -> None:
+    """Write a critic's weights and optimiser state into ``folder``, beside the policy's if it is there.
+
+    Raises:
+        OSError, SafetensorError: something cannot be written; the folder is partial then.
+    """
+    tensors = {name: tensor.contiguous() for name, tensor in _tensors(modules).items()}
+    save_file(tensors, Path(folder) / CRITIC_FILE)
+    _write(Path(folder) / CRITIC_OPTIMISER_FILE, optimiser.state())
+
+
+def load_critic(folder: str, modules: Mapping[str, torch.nn.Module], optimiser: Optimiser) -> None:
+    """Read back what `save_critic` wrote, into modules of the same shapes.
+
+    Raises:
+        CheckpointError: a file is missing, cut short or not what its name says, or the tensors are not those
+            of ``modules``; nothing is touched then.
+    """
+    weights_file, state_file = Path(folder) / CRITIC_FILE, Path(folder) / CRITIC_OPTIMISER_FILE
+    for file in (weights_file, state_file):
+        if not file.is_file():
+            raise CheckpointError(
+                f"'{folder}' has no critic to continue with: there is no {file.name}. Resume a run that was "
+                f"started with a critic, or start afresh."
+            )
+    try:
+        saved = load_file(weights_file)
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{weights_file} cannot be read: {error}") from error
+    _refuse_other(folder, _tensors(modules), saved, "critic")
+    _restore(state_file, optimiser, next(iter(_tensors(modules).values())).device)
+    for prefix, module in modules.items():
+        inner = f"{prefix}."
+        module.load_state_dict(
+            {name.removeprefix(inner): tensor for name, tensor in saved.items() if name.startswith(inner)}
+        )
 
 
 def load(folder: str, model: PreTrainedModel, optimiser: Optimiser) -> None:
@@ -56,18 +91,48 @@ def load(folder: str, model: PreTrainedModel, optimiser: Optimiser) -> None:
         saved = load_model(str(Path(folder).absolute()), dtype).state_dict()
     except (ConfigError, SafetensorError) as error:
         raise CheckpointError(f"the weights in checkpoint '{folder}' cannot be read: {error}") from error
-    difference = _first_difference(dict(model.state_dict()), dict(saved))
-    if difference:
-        raise CheckpointError(
-            f"checkpoint '{folder}' belongs to another model: {difference}. "
-            f"Resume with the model that the run was started with."
-        )
+    _refuse_other(folder, dict(model.state_dict()), dict(saved), "model")
+    _restore(state_file, optimiser, model.device)
+    model.load_state_dict(saved)
+
+
+def _tensors(modules: Mapping[str, torch.nn.Module]) -> dict[str, torch.Tensor]:
+    return {
+        f"{prefix}.{name}": tensor
+        for prefix, module in modules.items()
+        for name, tensor in module.state_dict().items()
+    }
+
+
+def _write(path: Path, state: Mapping[str, Any]) -> None:
+    # through a Python file: torch's own does not say why it failed
+    with path.open("wb") as file:
+        try:
+            torch.save(state, file)
+        except RuntimeError as error:
+            # raised when torch closes what it could not write; the cause is the error before
+            if isinstance(error.__context__, OSError):
+                raise error.__context__ from None
+            raise
+
+
+def _restore(path: Path, optimiser: Optimiser, device: torch.device) -> None:
     try:
-        optimiser.restore(torch.load(state_file, map_location=model.device, weights_only=True))
+        optimiser.restore(torch.load(path, map_location=device, weights_only=True))
     except (OSError, EOFError, RuntimeError, UnpicklingError, ValueError, TypeError, KeyError) as error:
         # whatever torch makes of bytes that it has not written
-        raise CheckpointError(f"{state_file} cannot be read: {error}") from error
-    model.load_state_dict(saved)
+        raise CheckpointError(f"{path} cannot be read: {error}") from error
+
+
+def _refuse_other(
+    folder: str, ours: dict[str, torch.Tensor], saved: dict[str, torch.Tensor], what: str
+) -> None:
+    difference = _first_difference(ours, saved)
+    if difference:
+        raise CheckpointError(
+            f"checkpoint '{folder}' belongs to another {what}: {difference}. "
+            f"Resume with the model that the run was started with."
+        )
 
 
 def _first_difference(ours: dict[str, torch.Tensor], saved: dict[str, torch.Tensor]) -> str | None:

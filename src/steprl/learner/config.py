@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from steprl.errors import ConfigError, unknown
+from steprl.learner.loss_config import LossConfig
 
 Dtype = Literal["float32", "bfloat16", "float64"]
 
@@ -26,12 +27,13 @@ class LearnerConfig:
         clip_low: ratios below ``1 − clip_low`` are clipped.
         clip_high: ratios above ``1 + clip_high`` are clipped.
         dual_clip: most loss per unit of negative advantage (arXiv:1912.09729); None is off.
+        loss: what is minimised; the clips above belong to it.
         token_budget: most tokens of one forward pass, padding included.
         dtype: precision of the passes. ``bfloat16`` is autocast over float32 weights.
         gradient_checkpointing: recompute activations in the backward pass, to save memory.
 
     Raises:
-        ConfigError: a value is out of its range.
+        ConfigError: a value is out of its range, or without effect.
     """
 
     lr: float = 1e-5
@@ -44,6 +46,7 @@ class LearnerConfig:
     clip_low: float = 0.2
     clip_high: float = 0.2
     dual_clip: float | None = None
+    loss: LossConfig = field(default_factory=LossConfig)
     token_budget: int = 8192
     dtype: Dtype = "float32"
     gradient_checkpointing: bool = False
@@ -67,6 +70,12 @@ class LearnerConfig:
         _check(
             "dual_clip", self.dual_clip, self.dual_clip is None or self.dual_clip > 1, "above 1, or left out"
         )
+        if self.dual_clip is not None and self.loss.kind == "cispo":
+            raise ConfigError(
+                f"learner.dual_clip = {self.dual_clip} has no effect on the loss 'cispo', which bounds the "
+                f"ratio "
+                f"at loss.ratio_max. Leave it out, or use another loss.kind."
+            )
         _check("token_budget", self.token_budget, self.token_budget >= 1, "1 or above")
         if self.dtype not in get_args(Dtype):
             raise ConfigError(unknown("learner dtype", self.dtype, get_args(Dtype)))

@@ -3,12 +3,14 @@
 Rows are padded on the right and run without an attention mask: under causal attention no token sees
 the padding after it, and attention kernels are fastest when the mask is purely causal.
 
-Shapes: B rows, S tokens of the longest, H hidden size, M chosen tokens of all rows, V vocabulary.
+Shapes: B rows, S tokens of the longest, H hidden size, M chosen tokens of all rows, V vocabulary,
+R hidden states that are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,10 +27,12 @@ PADDING = 0  # any id will do: nothing attends to it and nothing is read from it
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TokenScores:
-    """``logprobs`` [M] of the chosen tokens, and ``entropy`` [M] of their distributions, without gradient."""
+    """``logprobs`` [M] of the chosen tokens, and ``entropy`` [M] of their distributions, without gradient
+    unless it was asked for; ``states`` [R, H], hidden states that were read on the way."""
 
     logprobs: Tensor
     entropy: Tensor
+    states: Tensor | None = None
 
 
 def score_tokens(
@@ -36,6 +40,9 @@ def score_tokens(
     sequences: Sequence[Ints],
     positions: Sequence[Ints],
     temperatures: Sequence[Floats],
+    *,
+    read: Sequence[Ints] | None = None,
+    entropy_gradient: bool = False,
 ) -> TokenScores:
     """Score ``sequences[b][p]`` given ``sequences[b][:p]`` for every position p, row by row in order.
 
@@ -43,6 +50,8 @@ def score_tokens(
         sequences: ids i32[L] of each row.
         positions: increasing, at least one per row, each in 1 … L−1.
         temperatures: f32 beside ``positions``; logits are divided by it before the softmax.
+        read: positions in front of each row's last label whose hidden state before the head is wanted too.
+        entropy_gradient: let the entropy carry a gradient, which costs the memory of another softmax.
 
     Raises:
         ConfigError: a temperature of 0, whose distribution is a point and has no gradient.
@@ -55,15 +64,17 @@ def score_tokens(
         )
     chosen = [ids[at] for ids, at in zip(sequences, positions, strict=True)]
     labels = torch.from_numpy(np.concatenate(chosen).astype(np.int64)).to(model.device)
-    logits = next_token_logits(model, sequences, positions)
+    states: list[Tensor] = []
+    with _reading(model, read, states):
+        logits = next_token_logits(model, sequences, positions)
     # half precision is too coarse for a ratio near 1; float64 models keep float64
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32)) / temperature[:, None]
     normaliser = logits.logsumexp(-1)
     logprobs = logits.gather(-1, labels[:, None]).squeeze(-1) - normaliser
-    with torch.no_grad():
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
         expected = (torch.exp(logits - normaliser[:, None]) * logits).sum(-1)
         entropy = normaliser - expected
-    return TokenScores(logprobs=logprobs, entropy=entropy)
+    return TokenScores(logprobs=logprobs, entropy=entropy, states=states[0] if states else None)
 
 
 def next_token_logits(model: PreTrainedModel, sequences: Sequence[Ints], positions: Sequence[Ints]) -> Tensor:
@@ -76,23 +87,62 @@ def next_token_logits(model: PreTrainedModel, sequences: Sequence[Ints], positio
     if head is None:
         raise ConfigError(f"{type(model).__name__} has no output head: it is not a causal language model.")
     # a row ends before its last label: nothing is predicted from there on
-    inputs = [ids[: at[-1]] for ids, at in zip(sequences, positions, strict=True)]
-    length = max(len(ids) for ids in inputs)
-    batch = np.full((len(inputs), length), PADDING, dtype=np.int64)
-    for b, ids in enumerate(inputs):
-        batch[b, : len(ids)] = ids
-    flat = np.concatenate([b * length + at.astype(np.int64) - 1 for b, at in enumerate(positions)])
-    index = torch.from_numpy(flat).to(model.device)
+    batch = _padded([ids[: at[-1]] for ids, at in zip(sequences, positions, strict=True)])
+    index = _flat_index([at - 1 for at in positions], batch.shape[1]).to(model.device)
 
     def select(_: torch.nn.Module, hidden: tuple[Tensor, ...]) -> tuple[Tensor]:
         return (hidden[0].flatten(0, 1)[index],)
 
     hook = head.register_forward_pre_hook(select)
     try:
-        logits: Tensor = model(input_ids=torch.from_numpy(batch).to(model.device), use_cache=False).logits
+        logits: Tensor = model(input_ids=batch.to(model.device), use_cache=False).logits
     finally:
         hook.remove()
     return logits
+
+
+def last_states(trunk: PreTrainedModel, sequences: Sequence[Ints], positions: Sequence[Ints]) -> Tensor:
+    """Last hidden states [R, H] of a model without head, after the tokens at ``positions``, row by row in
+    order."""
+    batch = _padded([ids[: at[-1] + 1] for ids, at in zip(sequences, positions, strict=True)])
+    index = _flat_index(positions, batch.shape[1]).to(trunk.device)
+    hidden: Tensor = trunk(input_ids=batch.to(trunk.device), use_cache=False).last_hidden_state
+    return hidden.flatten(0, 1)[index]
+
+
+@contextmanager
+def _reading(model: PreTrainedModel, read: Sequence[Ints] | None, found: list[Tensor]) -> Iterator[None]:
+    """Within, a pass of ``model`` puts the hidden states [R, H] in front of its head at ``read`` into
+    ``found``."""
+    if read is None:
+        yield
+        return
+
+    def keep(_: torch.nn.Module, hidden: tuple[Tensor, ...]) -> None:
+        index = _flat_index(read, hidden[0].shape[1]).to(model.device)
+        found.append(hidden[0].flatten(0, 1)[index])
+
+    hook = model.get_output_embeddings().register_forward_pre_hook(keep)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _padded(inputs: Sequence[Ints]) -> Tensor:
+    """The rows side by side: i64 [B, S]."""
+    length = max(len(ids) for ids in inputs)
+    batch = np.full((len(inputs), length), PADDING, dtype=np.int64)
+    for b, ids in enumerate(inputs):
+        batch[b, : len(ids)] = ids
+    return torch.from_numpy(batch)
+
+
+def _flat_index(positions: Sequence[Ints], length: int) -> Tensor:
+    """Where positions of each row stand once [B, S] has become [B·S]."""
+    return torch.from_numpy(
+        np.concatenate([b * length + at.astype(np.int64) for b, at in enumerate(positions)])
+    )
 
 
 def prepare(model: PreTrainedModel, *, gradient_checkpointing: bool) -> None:

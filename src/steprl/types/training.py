@@ -99,8 +99,10 @@ class Sample:
     """One row to train on. All f32[N] arrays stand beside ``row.action_positions``.
 
     ``weights`` are explicit: the learner minimises ``Σ weights · loss`` and divides by nothing.
-    A token that does not train has weight 0. ``returns``, ``value_positions`` i32[V] and
-    ``value_weights`` f32[V] are for a critic.
+    A token that does not train has weight 0. ``returns``, ``old_values``, ``value_weights`` f32[V] and
+    ``value_positions`` i32[V] are for a critic: it reads a value after ``ids[p]``, so the value of a state
+    stands at the last token of its prompt, and the value before an action token one position before that
+    token.
     """
 
     row: Row
@@ -112,6 +114,7 @@ class Sample:
     returns: Floats | None = None
     value_positions: Ints | None = None
     value_weights: Floats | None = None
+    old_values: Floats | None = None
 
     def __post_init__(self) -> None:
         n = len(self.row.action_positions)
@@ -125,6 +128,8 @@ class Sample:
             v = len(self.value_positions)
             for name in ("returns", "value_weights"):
                 put(self, name, frozen(getattr(self, name), np.float32, name, length=v))
+            if self.old_values is not None:
+                put(self, "old_values", frozen(self.old_values, np.float32, "old_values", length=v))
         if (self.weights[~self.loss_mask] != 0).any():
             raise ValueError("a token outside the loss mask must have weight 0")
 

@@ -1,4 +1,4 @@
-"""Policy losses per token. They see trained tokens only: through ``exp`` a masked one can be 0·inf, a NaN.
+"""The clipped surrogate of PPO, on any ratio.
 
 Shapes: M trained tokens.
 """
@@ -8,12 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-LOG_RATIO_LIMIT = 20.0
-
-
-def ratios(logprobs_M: Tensor, old_logprobs_M: Tensor) -> Tensor:
-    """``ρ = exp(clamp(logπ − logπ_old, ±20))``: beyond that float32 has no use for the number."""
-    return (logprobs_M - old_logprobs_M).clamp(-LOG_RATIO_LIMIT, LOG_RATIO_LIMIT).exp()
+from steprl.learner.losses.ratios import ratios
 
 
 def ppo_clip(
@@ -27,9 +22,17 @@ def ppo_clip(
 ) -> Tensor:
     """``l = max(−A·ρ, −A·clip(ρ, 1−clip_low, 1+clip_high))`` per token (PPO, arXiv:1707.06347, eq. 7).
 
-    With ``dual_clip`` c, tokens of negative advantage lose at most ``−c·A`` (arXiv:1912.09729, eq. 5).
+    Bounds of different size are "clip-higher" (DAPO, arXiv:2503.14476). With ``dual_clip`` c, tokens of
+    negative advantage lose at most ``−c·A`` (arXiv:1912.09729, eq. 5).
     """
     ratio_M = ratios(logprobs_M, old_logprobs_M)
+    return surrogate(ratio_M, advantages_M, clip_low=clip_low, clip_high=clip_high, dual_clip=dual_clip)
+
+
+def surrogate(
+    ratio_M: Tensor, advantages_M: Tensor, *, clip_low: float, clip_high: float, dual_clip: float | None
+) -> Tensor:
+    """The loss of `ppo_clip` for a ratio that is already there."""
     clipped_M = ratio_M.clamp(1 - clip_low, 1 + clip_high)
     loss_M = torch.maximum(-advantages_M * ratio_M, -advantages_M * clipped_M)
     if dual_clip is None:
@@ -37,9 +40,6 @@ def ppo_clip(
     return torch.where(advantages_M < 0, torch.minimum(loss_M, -dual_clip * advantages_M), loss_M)
 
 
-def clipped(
-    logprobs_M: Tensor, old_logprobs_M: Tensor, advantages_M: Tensor, *, clip_low: float, clip_high: float
-) -> Tensor:
+def clipped(ratio_M: Tensor, advantages_M: Tensor, *, clip_low: float, clip_high: float) -> Tensor:
     """bool[M]: where the clip takes the gradient away, that is where ρ has gone far enough along A."""
-    ratio_M = ratios(logprobs_M, old_logprobs_M)
     return ((advantages_M > 0) & (ratio_M > 1 + clip_high)) | ((advantages_M < 0) & (ratio_M < 1 - clip_low))

@@ -1,0 +1,1 @@
+"""Cases of the golden vectors, turned into our own types: one module per room that they check."""
