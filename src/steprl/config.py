@@ -71,6 +71,24 @@ def put(table: Table, path: str, value: Any) -> None:
     inner[last] = value
 
 
+def flattened(table: Mapping[str, Any], prefix: str = "") -> Table:
+    """Nested options by dotted key. An empty table is a value of its own."""
+    found: Table = {}
+    for key, value in table.items():
+        inner = isinstance(value, Mapping) and value
+        found |= flattened(value, f"{prefix}{key}.") if inner else {prefix + key: value}
+    return found
+
+
+def differing(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """How two flattened tables differ, a phrase for each option that does; an empty table is none."""
+    return [
+        f"{key} was {then.get(key)!r} and is {now.get(key)!r}"
+        for key in sorted({*then, *now})
+        if then.get(key) != now.get(key) and {} not in (then.get(key), now.get(key))
+    ]
+
+
 def build(cls: type[Config], table: Mapping[str, Any]) -> Config:
     """``cls`` from a table, every value checked against its type.
 

@@ -54,6 +54,10 @@ COMMANDS = [
     "env check",
     "policy",
     "policy build",
+    "compare",
+    "compare algorithms",
+    "compare runs",
+    "explain",
     "replay",
     "tool",
     "tool list",
@@ -69,7 +73,7 @@ def test_help_explains_and_gives_an_example(steprl: Terminal, command: str) -> N
     assert (f"Example: steprl {command}" if command else "Start with: steprl train recipes/") in told
 
 
-@pytest.mark.parametrize("command", ["", "env", "policy", "tool"])
+@pytest.mark.parametrize("command", ["", "env", "policy", "compare", "tool"])
 def test_a_command_that_needs_another_shows_what_there_is(steprl: Terminal, command: str) -> None:
     code, told, errors = steprl(*command.split())
     assert code == 2 and "Commands" in told + errors

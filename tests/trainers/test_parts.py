@@ -18,13 +18,6 @@ from steprl.credit import Grpo
 from steprl.errors import ConfigError, TaskError
 from steprl.trainers.given import Given
 from steprl.trainers.parts import build_parts, build_player, model_path, tasks_of
-from steprl.types import Need
-
-
-class Demanding(Grpo):
-    """An estimator that needs what no recipe provides yet."""
-
-    requires = frozenset({Need.GROUPS, Need.CRITIC, Need.REFERENCE})
 
 
 def not_an_env() -> None:
@@ -34,10 +27,6 @@ def not_an_env() -> None:
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        (
-            "algorithm.estimator=test_parts:Demanding",
-            "estimator 'test_parts:Demanding' needs critic, reference, which this recipe does not provide",
-        ),
         ("rollout.group_size=1", "group_size = 1, but Grpo compares the trajectories of a group"),
         ("rollout.temperature=0", "rollout.temperature 0 (greedy) gives nothing to learn from; use 1.0"),
         ("rollout.top_p=0.9", "rollout.top_p = 0.9 and rollout.top_k = 0: the learner does not apply"),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from playing import Guess
+from safetensors.numpy import load_file
 from training import COURIER, DICE, quiet, recipe_of, said
 
 from steprl.cli.plan import _bytes, _count, _seconds, show
@@ -49,8 +50,10 @@ def calibration(**changed: Any) -> Calibration:
             rows=16,
             row_tokens=4000,
             widest_pass=2000,
+            scoring_seconds=1.0,
             forward_seconds=1.0,
             update_seconds=3.0,
+            critic_seconds=0.0,
             training_share=0.5,
             sync_seconds=0.25,
         ),
@@ -58,6 +61,8 @@ def calibration(**changed: Any) -> Calibration:
             program=200 * MB,
             weights=100 * MB,
             optimiser=200 * MB,
+            reference=0,
+            critic=0,
             engine_weights=100 * MB,
             keys_values=50 * MB,
             peak=800 * MB,
@@ -104,6 +109,24 @@ def test_evaluations_during_training_and_epochs_are_counted(tiny_policy: str, tm
     assert plan.evaluations == 3 and plan.evaluation_seconds == 16  # the one at iteration 10 is the last
     assert plan.learner["scoring"] == 4 and plan.learner["forward"] + plan.learner["backward"] == 18
     assert plan_of(often, calibration(evaluation=None)).run_seconds == 10 * plan.iteration_seconds
+
+
+def test_scoring_and_a_critic_take_their_time_and_their_memory(tiny_policy: str, tmp_path: Path) -> None:
+    twice = recipe(tiny_policy, tmp_path, "algorithm.epochs=2")
+    learner = replace(calibration().learner, scoring_seconds=2.5, critic_seconds=0.5)
+    found = calibration(learner=learner, memory=memory(reference=30 * MB, critic=20 * MB))
+    plan = plan_of(twice, found)
+    assert plan.learner == {
+        "scoring": 10.0,  # of policy, reference and critic
+        "forward": 4.0,
+        "backward": 8.0,
+        "critic": 4.0,  # all rows, whatever their advantages
+        "weights to the engine": 0.25,
+    }
+    assert plan.most_seconds == 16 + 10 + 24 + 4 + 0.25
+    assert (plan.memory["reference"], plan.memory["critic"]) == (30 * MB, 20 * MB)
+    assert plan.memory["activations"] == 0  # 50 MB less than without the two
+    assert not {"reference", "critic"} & plan_of(twice, calibration()).memory.keys()
 
 
 def test_memory_grows_with_the_context_and_the_widest_pass(tiny_policy: str, tmp_path: Path) -> None:
@@ -191,14 +214,32 @@ def test_a_calibration_counts_what_it_played(measured: tuple[Recipe, Calibration
 def test_a_calibration_weighs_the_models(
     measured: tuple[Recipe, Calibration, Path], tiny_policy: str
 ) -> None:
-    from safetensors.numpy import load_file
-
     _, found, _ = measured
     weights = sum(array.nbytes for array in load_file(Path(tiny_policy) / "model.safetensors").values())
     assert found.memory.weights == found.memory.engine_weights == weights
     assert 2 * weights <= found.memory.optimiser < 2 * weights + 10_000  # two moments, and a count per tensor
     assert found.memory.keys_values > 0 and found.memory.capacity <= found.memory.max_context == 1024
     assert found.memory.peak >= found.memory.program
+
+
+@pytest.mark.parametrize("kind", ["separate", "shared"])
+def test_a_calibration_times_and_weighs_a_critic_and_a_reference(
+    measured: tuple[Recipe, Calibration, Path], tiny_policy: str, tmp_path: Path, kind: str
+) -> None:
+    options = ("algorithm.estimator=gae", "algorithm.args.kl_beta=0.1", f"critic.kind={kind}")
+    found = calibrate(recipe_of(COURIER, tiny_policy, tmp_path, *options), display=quiet())
+    learner, weights = found.learner, measured[1].memory.weights
+    assert found.memory.reference == weights
+    head = 4 * (32 + 1)
+    language_head = load_file(Path(tiny_policy) / "model.safetensors")["lm_head.weight"].nbytes
+    if kind == "separate":
+        assert learner.critic_seconds > 0 and learner.scoring_seconds > learner.forward_seconds > 0
+        # four times: weights, gradients, two moments; the language head is let go
+        own = weights - language_head + head
+        assert 4 * own <= found.memory.critic < 4 * own + 10_000
+    else:
+        assert learner.critic_seconds == 0 and learner.training_share == 1
+        assert 4 * head <= found.memory.critic < 4 * head + 100
 
 
 def test_a_calibration_leaves_nothing_behind(measured: tuple[Recipe, Calibration, Path]) -> None:

@@ -13,10 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from steprl.cli.check import check
+from steprl.cli.compare import compare_app
+from steprl.cli.explain import explain
 from steprl.cli.inspect import env_app, show, tool_app
 from steprl.cli.plan import plan
 from steprl.cli.policy import policy_app
 from steprl.cli.replay import replay
+from steprl.cli.several import taking_several
 from steprl.errors import StepRLError
 
 app = typer.Typer(
@@ -33,9 +36,11 @@ app.add_typer(env_app, name="env")
 env_app.command("check")(check)
 app.add_typer(tool_app, name="tool")
 app.add_typer(policy_app, name="policy")
+app.add_typer(compare_app, name="compare")
 app.command()(show)
 app.command()(plan)
 app.command()(replay)
+app.command(cls=taking_several("--estimators"))(explain)
 
 RecipeFile = Annotated[Path, typer.Argument(help="Recipe, a TOML file.", metavar="RECIPE")]
 

@@ -3,7 +3,10 @@
 Estimators see records and numbers only; they know neither the model nor how the batch will be cut.
 """
 
+from steprl.credit._chains import returns_to_go, unit_rewards
 from steprl.credit._groups import GroupEstimator, check_group_size
+from steprl.credit._members import scored
+from steprl.credit._states import states
 from steprl.credit.gae import Gae
 from steprl.credit.gigpo import Gigpo
 from steprl.credit.grpo import DrGrpo, Grpo
@@ -21,4 +24,8 @@ __all__ = [
     "ReinforcePpBaseline",
     "Rloo",
     "check_group_size",
+    "returns_to_go",
+    "scored",
+    "states",
+    "unit_rewards",
 ]

@@ -51,14 +51,17 @@ class Critic:
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
         self._modules = {"head": self.head} if self.shared else {"head": self.head, "trunk": self.trunk}
-        own = [parameter for module in self._modules.values() for parameter in module.parameters()]
-        self.optimiser = Optimiser(own, config.learner)
+        self.optimiser = Optimiser(self.parameters(), config.learner)
 
     @property
     def joint(self) -> bool:
         """True when the policy's learner trains trunk and head in one pass; ``update`` then trains the head
         alone."""
         return self.config.joint
+
+    def parameters(self) -> list[torch.nn.Parameter]:
+        """Its own weights: head, and trunk unless that is the policy's."""
+        return [parameter for module in self._modules.values() for parameter in module.parameters()]
 
     def values(self, rows: Sequence[Row]) -> list[Floats]:
         """The value before every action token: f32[N] of each row, read one position before the token."""

@@ -71,6 +71,12 @@ class PolicyMetrics:
         self._max[name] = max(self._max.get(name, 0.0), figures_M.max().item())
 
 
+VALUE_FIGURES = frozenset(
+    {"value_loss", "value_targets", "value_mean", "return_mean", "value_clip_share", "explained_variance"}
+)
+"""What an update says of values, which a joint one says beside what it says of the policy."""
+
+
 class ValueMetrics:
     """Figures over all value targets of a mini-batch, however it was cut; nothing else of a row enters
     them."""

@@ -19,8 +19,7 @@ class Reference:
 
     It is a model of its own: full training changes every weight of the policy, so nothing can be shared once
     it has begun. That costs the weights once more, without gradients or optimiser state. Until the policy's
-    first optimiser step a reference that is the start model says what the policy says, and none needs to be
-    loaded.
+    first optimiser step a reference that is the start model says what the policy says, and need not be asked.
 
     Args:
         model: used as it is given, on the device it is on; must not be the policy's own.

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from steprl.config import build, override, put, read_toml, to_toml
+from steprl.config import build, differing, flattened, override, put, read_toml, to_toml
 from steprl.envs.base import Env
 from steprl.errors import ConfigError
 from steprl.rollout import derive_seed
@@ -81,7 +81,8 @@ def train(
         env: an environment class, a registered id, or ``module:attribute``.
         tasks: a JSONL file, a split the environment knows, or tasks; the same for ``eval_tasks``.
         model: a model folder, a hub id, or "quickstart".
-        algorithm: an estimator: grpo, dr_grpo, rloo, or your own.
+        algorithm: an estimator: grpo, dr_grpo, rloo, reinforce_pp, reinforce_pp_baseline, gae (which is PPO),
+            gigpo, or your own.
         context: a context rule.
         script: replies for the scripted engine, in place of a model that samples.
         options: any other option of a recipe, such as ``{"train.iterations": 10}``.
@@ -206,27 +207,13 @@ def plan(
 def _resumed(described: Recipe, path: str | Path) -> Recipe:
     """The recipe of a run, which must be the one described; a folder may have been moved, though."""
     _, recorded = RunFolder.open(path)
-    then = _flat(asdict(recorded))
-    now = _flat(asdict(replace(described, name=recorded.name, runs=recorded.runs)))
-    differing = [
-        f"{key} was {then.get(key)!r} and is {now.get(key)!r}"
-        for key in sorted({*then, *now})
-        if then.get(key) != now.get(key)
-    ]
-    if differing:
+    now = replace(described, name=recorded.name, runs=recorded.runs)
+    if found := differing(flattened(asdict(recorded)), flattened(asdict(now))):
         raise ConfigError(
-            f"'{path}' is a run of another recipe: {'; '.join(differing)}. Resume with the arguments that it "
+            f"'{path}' is a run of another recipe: {'; '.join(found)}. Resume with the arguments that it "
             f"was started with, or change its config.toml as well."
         )
     return recorded
-
-
-def _flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested options by dotted key."""
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return found
 
 
 def _described(

@@ -9,14 +9,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import numpy as np
 from tensorboard.summary import Writer
 
-from steprl.batch import minibatches, rows, split_by_step
 from steprl.rollout import derive_seed
 from steprl.trainers.cursor import TaskCursor
 from steprl.trainers.evaluate import evaluate_in_training
 from steprl.trainers.interrupt import Interrupted, Stop, run_async
+from steprl.trainers.learning import learn
 from steprl.trainers.parts import Parts
 from steprl.trainers.progress import Display, figures
 from steprl.trainers.recipe import Recipe
@@ -27,7 +26,7 @@ from steprl.trainers.storage.run_folder import RunFolder
 from steprl.trainers.storage.state import TrainerState
 from steprl.trainers.watch import Alarm, Verdict, Watch, collapsed, marks
 from steprl.trajectory.store import file_path, write
-from steprl.types import Row, Scores, TrajectoryGroup
+from steprl.types import TrajectoryGroup
 
 
 class Trainer:
@@ -117,19 +116,18 @@ class Trainer:
 
         least = self.recipe.rollout.failures.minimum_group
         kept = [g for g in groups if sum(t.stop_reason.trains for t in g.trajectories) >= least]
-        token_rows, updates = self._learn(number, kept)
+        learned = learn(self.recipe, self.parts, number, kept)
         self.iteration = number  # at once: a checkpoint must never pair these weights with the last number
         await self.parts.player.engine.sync(self.parts.learner.source(), number)
         finished = perf_counter()
         self.train_seconds += finished - started
         write(file_path(self.folder.path, iteration=number), groups, iteration=number)
-        if not token_rows:
+        if not learned.token_rows:
             self.display.say(f"iteration {number}: no episode is left to train on; the weights stay")
         return iteration_metrics(
             groups,
             dropped=len(groups) - len(kept),
-            token_rows=token_rows,
-            updates=updates,
+            learned=learned,
             rollout_seconds=rolled_out - started,
             update_seconds=finished - rolled_out,
         )
@@ -139,7 +137,7 @@ class Trainer:
         curves so far."""
 
         def save(folder: Path) -> None:
-            self.parts.learner.save(str(folder))
+            self.parts.models.save(str(folder))
             self.parts.player.renderer.save(str(folder))
 
         saved = self.folder.checkpoint(
@@ -181,28 +179,6 @@ class Trainer:
         tell_rollout(self.display, self.recipe, self.parts.player, groups, number)
         return groups
 
-    def _learn(
-        self, number: int, groups: Sequence[TrajectoryGroup]
-    ) -> tuple[list[Row], list[dict[str, float]]]:
-        """Score, assign credit, take the optimiser steps; returns the rows and what each step says."""
-        recipe, learner = self.recipe, self.parts.learner
-        trained = [t for group in groups for t in group.trajectories if t.stop_reason.trains]
-        token_rows = rows(trained, merge=recipe.algorithm.merge)
-        if not token_rows:
-            return [], []
-        scores = Scores(old_logprobs=split_by_step(trained, token_rows, learner.score(token_rows)))
-        batches = minibatches(
-            token_rows,
-            self.parts.estimator(groups, scores),
-            scores,
-            aggregation=recipe.algorithm.aggregation,
-            count=recipe.algorithm.minibatches,
-            epochs=recipe.algorithm.epochs,
-            token_budget=recipe.learner.token_budget,
-            rng=np.random.default_rng(derive_seed(recipe.seed, "minibatches", number)),
-        )
-        return token_rows, [learner.update(batch) for batch in batches]
-
     # ── between iterations ────────────────────────────────────────────────────────────────────────
 
     async def _resume(self) -> None:
@@ -211,7 +187,7 @@ class Trainer:
             self.folder.forget_after(-1, evaluated=-1)
             return
         state = self.folder.state(saved[-1])
-        self.parts.learner.load(str(saved[-1]))
+        self.parts.models.load(str(saved[-1]))
         await self.parts.player.engine.sync(self.parts.learner.source(), state.iteration)
         self.iteration, self.cursor.position = state.iteration, state.cursor
         self.train_seconds, self.before = state.train_seconds, state.before
@@ -239,7 +215,7 @@ class Trainer:
         batches that led astray are not played again."""
         target = self.folder.checkpoints()[-1]
         then = self.folder.state(target).iteration
-        self.parts.learner.load(str(target))
+        self.parts.models.load(str(target))
         await self.parts.player.engine.sync(self.parts.learner.source(), self.iteration)
         self.watch.rolled_back()
         self.display.say(

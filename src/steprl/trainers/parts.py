@@ -8,7 +8,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from steprl.credit import check_group_size
 from steprl.envs.base import Env
 from steprl.errors import ConfigError, TaskError
 from steprl.learner.loading import load_model
@@ -21,10 +20,11 @@ from steprl.rollout import EnvWorkflow, Pool
 from steprl.tasks import load_jsonl, task_hash
 from steprl.tools.cassette import Cassette
 from steprl.trainers.given import Given
+from steprl.trainers.models import Models, build_models
+from steprl.trainers.needs import check_needs
 from steprl.trainers.recipe import Recipe
 from steprl.trainers.taped import Taped
-from steprl.types import Engine, Estimator, Need, Task, Workflow
-from steprl.weights.source import FullWeights
+from steprl.types import Engine, Estimator, Task, Workflow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,9 +43,14 @@ class Parts:
 
     player: Player
     estimator: Estimator
-    learner: TorchLearner
+    models: Models
     train_tasks: Sequence[Task]
     eval_tasks: Sequence[Task]
+
+    @property
+    def learner(self) -> TorchLearner:
+        """The policy's."""
+        return self.models.learner
 
     async def forget_cached(self) -> None:
         """Hand the engine the learner's weights once more: keys and values from before are forgotten."""
@@ -92,7 +97,8 @@ def build_parts(recipe: Recipe, given: Given | None = None) -> Parts:
         TaskError: tasks that are missing or unreadable.
     """
     given = given or Given()
-    estimator = _estimator(recipe)
+    estimator: Estimator = _made("estimator", recipe.algorithm.estimator, recipe.algorithm.args)
+    check_needs(recipe, estimator, env_of(recipe, given))
     if recipe.rollout.temperature == 0:
         raise ConfigError("rollout.temperature 0 (greedy) gives nothing to learn from; use 1.0")
     if not recipe.rollout.sampling(()).neutral:
@@ -115,10 +121,9 @@ def build_parts(recipe: Recipe, given: Given | None = None) -> Parts:
         raise TaskError(f"the training task set '{recipe.env.train}' is empty; nothing to roll out")
     _refuse_overlap(recipe, given, train_tasks, eval_tasks)
     player = build_player(recipe, given)
-    model = load_model(model_path(recipe.model.path))
-    learner = TorchLearner(model, recipe.learner, source=FullWeights(model))
+    models = build_models(recipe, estimator, model_path(recipe.model.path))
     return Parts(
-        player=player, estimator=estimator, learner=learner, train_tasks=train_tasks, eval_tasks=eval_tasks
+        player=player, estimator=estimator, models=models, train_tasks=train_tasks, eval_tasks=eval_tasks
     )
 
 
@@ -251,18 +256,6 @@ def _engine(recipe: Recipe, path: str, renderer: ChatRenderer, script: Any) -> E
         options["max_context"] = config.max_context
     engine: Engine = _called("engine", config.id, component, options)
     return engine
-
-
-def _estimator(recipe: Recipe) -> Estimator:
-    estimator: Estimator = _made("estimator", recipe.algorithm.estimator, recipe.algorithm.args)
-    check_group_size(estimator, recipe.rollout.group_size)
-    missing = estimator.requires - {Need.GROUPS}
-    if missing:
-        raise ConfigError(
-            f"estimator '{recipe.algorithm.estimator}' needs {', '.join(sorted(missing))}, "
-            f"which this recipe does not provide"
-        )
-    return estimator
 
 
 def _made(kind: Any, name: str, args: dict[str, Any]) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from steprl.batch import Aggregation
 from steprl.errors import ConfigError
 from steprl.learner.config import LearnerConfig
+from steprl.learner.critic_config import CriticConfig
 from steprl.rollout import RolloutConfig
 from steprl.tools.cassette import Mode
 from steprl.trainers.watch import WatchConfig
@@ -147,6 +148,7 @@ class Recipe:
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
+    critic: CriticConfig = field(default_factory=CriticConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     watch: WatchConfig = field(default_factory=WatchConfig)

@@ -9,15 +9,18 @@ import numpy as np
 from tensorboard.summary import Writer
 
 from steprl.rewards.compose import RewardComposer
+from steprl.trainers.learning import Learned
 from steprl.trainers.parts import Player
 from steprl.trainers.progress import Display
 from steprl.trainers.recipe import Recipe
 from steprl.trainers.storage import board
 from steprl.trainers.storage.run_folder import RunFolder
 from steprl.trajectory.statistics import batch_statistics
-from steprl.types import Row, Trajectory, TrajectoryGroup
+from steprl.types import Credits, Trajectory, TrajectoryGroup
 
-_COUNTS = frozenset({"skipped_steps", "optimiser_steps", "tokens", "rows"})
+_COUNTS = frozenset({"skipped_steps", "optimiser_steps", "tokens", "rows", "value_targets"})
+_STEPS = 8
+"""Steps whose advantages are told apart."""
 _LINE = 300
 
 
@@ -32,37 +35,55 @@ def iteration_metrics(
     groups: Sequence[TrajectoryGroup],
     *,
     dropped: int,
-    token_rows: Sequence[Row],
-    updates: Sequence[Mapping[str, float]],
+    learned: Learned,
     rollout_seconds: float,
     update_seconds: float,
 ) -> dict[str, float]:
-    """Every figure of an iteration but those of the watch: batch, learner, time and speed."""
-    sampled = sum(len(row.action_positions) for row in token_rows)
+    """Every figure of an iteration but those of the watch: batch, credit, learner, critic, time and speed."""
+    sampled = sum(len(row.action_positions) for row in learned.token_rows)
     return {
         **batch_statistics(groups),
-        **_learner_metrics(updates),
+        **(_credit_metrics(learned.credits) if learned.credits else {}),
+        **_update_metrics("learner", learned.policy),
+        **(_update_metrics("critic", learned.values) if learned.values else {}),
         "groups/dropped": float(dropped),
         "time/rollout": rollout_seconds,
         "time/update": update_seconds,
         "time/iteration": rollout_seconds + update_seconds,
         "speed/tokens_per_second": sampled / rollout_seconds,
-        "speed/rows": float(len(token_rows)),
+        "speed/rows": float(len(learned.token_rows)),
     }
 
 
-def _learner_metrics(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _update_metrics(who: str, updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Means over the updates of an iteration; what counts things is summed, what is a maximum stays one."""
-    found: dict[str, float] = {"learner/updates": float(len(updates))}
+    found: dict[str, float] = {f"{who}/updates": float(len(updates))}
     for name in sorted({name for update in updates for name in update}):
         values = [update[name] for update in updates if name in update]
         if name.startswith("max_"):
-            found[f"learner/{name}"] = max(values)
+            found[f"{who}/{name}"] = max(values)
         elif name in _COUNTS:
-            found[f"learner/{name}"] = sum(values)
+            found[f"{who}/{name}"] = sum(values)
         else:
-            found[f"learner/{name}"] = float(np.mean(values))
+            found[f"{who}/{name}"] = float(np.mean(values))
     return found
+
+
+def _credit_metrics(credits: Credits) -> dict[str, float]:
+    """Mean |advantage| of a trajectory's trained steps, and by the index of the step; over trajectories."""
+    of_trajectories: dict[str, dict[int, float]] = {}
+    for key, mask in credits.loss_mask.items():
+        if mask.any():
+            size = float(np.abs(credits.advantages[key][mask]).mean())
+            of_trajectories.setdefault(key.trajectory, {})[key.step] = size
+    if not of_trajectories:
+        return {}
+    found = {"credit/abs_advantage": [float(np.mean(list(t.values()))) for t in of_trajectories.values()]}
+    for steps in of_trajectories.values():
+        for index in sorted(steps):
+            if index < _STEPS:
+                found.setdefault(f"credit/abs_advantage_step_{index}", []).append(steps[index])
+    return {name: float(np.mean(values)) for name, values in found.items()}
 
 
 def failures(groups: Sequence[TrajectoryGroup]) -> list[str]:

@@ -13,13 +13,15 @@ from time import perf_counter
 
 import numpy as np
 
-from steprl.batch import minibatches, rows, split_by_step
+from steprl.batch import rows
 from steprl.engines.torch_engine import TorchEngine
 from steprl.errors import ConfigError, EnvError
 from steprl.rollout import derive_seed
 from steprl.trainers.cursor import TaskCursor
 from steprl.trainers.given import Given
 from steprl.trainers.interrupt import run_async
+from steprl.trainers.learning import batches, trained_of
+from steprl.trainers.needs import check_recorded
 from steprl.trainers.parts import Parts, build_parts
 from steprl.trainers.planning.memory import MemoryFigures, PeakMemory, weigh
 from steprl.trainers.progress import Display
@@ -52,15 +54,18 @@ class RolloutFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerFigures:
-    """One epoch over the timed batch. ``forward_seconds`` is one pass over all rows without gradient;
-    ``update_seconds`` are the optimiser steps when every row trains; ``training_share`` is the share of row
-    tokens that did have something to learn from."""
+    """One epoch over the timed batch. ``scoring_seconds`` is all that is asked of policy, reference and
+    critic; ``forward_seconds`` one pass of the policy over all rows without gradient; ``update_seconds`` are
+    its optimiser steps when every row trains, ``critic_seconds`` those of a critic that trains by itself;
+    ``training_share`` is the share of row tokens that did have something to learn from."""
 
     rows: int
     row_tokens: int
     widest_pass: int
+    scoring_seconds: float
     forward_seconds: float
     update_seconds: float
+    critic_seconds: float
     training_share: float
     sync_seconds: float
 
@@ -200,29 +205,14 @@ class _Measuring:
 
     def learn(self, groups: Sequence[TrajectoryGroup]) -> LearnerFigures:
         """Score and train on the batch, on a few groups first and then, timed, on all of it."""
-        warm = groups[: min(len(groups), _WARM_UP)]
-        self._epoch(warm)
-        token_rows, forward, update, share = self._epoch(groups)
-        lengths = [len(row.ids) for row in token_rows]
-        started = perf_counter()
-        run_async(self.parts.forget_cached)
-        sync = perf_counter() - started
-        budget = self.recipe.learner.token_budget
-        return LearnerFigures(
-            rows=len(token_rows),
-            row_tokens=sum(lengths),
-            widest_pass=max(max(lengths), min(budget, len(lengths) * max(lengths))),
-            forward_seconds=forward,
-            update_seconds=update,
-            training_share=share,
-            sync_seconds=sync,
-        )
+        check_recorded(self.recipe, self.parts.estimator, groups)
+        self._epoch(groups[: min(len(groups), _WARM_UP)])
+        return self._epoch(groups)
 
-    def _epoch(self, groups: Sequence[TrajectoryGroup]) -> tuple[list[Row], float, float, float]:
-        """The rows of a batch, seconds of one pass over them, seconds of an epoch in which all of them train,
-        and the share of their tokens that the estimator really gave something to learn."""
-        recipe, learner = self.recipe, self.parts.learner
-        trained = [t for group in groups for t in group.trajectories if t.stop_reason.trains]
+    def _epoch(self, groups: Sequence[TrajectoryGroup]) -> LearnerFigures:
+        """Score a batch, train on all of its rows once, and hand over the weights."""
+        recipe, models = self.recipe, self.parts.models
+        trained = trained_of(groups)
         token_rows = rows(trained, merge=recipe.algorithm.merge)
         if not token_rows:
             raise EnvError(
@@ -230,33 +220,59 @@ class _Measuring:
                 f"can be trained on; look at one with: steprl rollout RECIPE"
             )
         started = perf_counter()
-        logprobs = learner.score(token_rows)
+        models.learner.score(token_rows)
         forward = perf_counter() - started
-        scores = Scores(old_logprobs=split_by_step(trained, token_rows, logprobs))
+        started = perf_counter()
+        scores = models.scores(trained, token_rows, max_context=self.parts.player.engine.max_context)
+        scoring = perf_counter() - started
         credits = self.parts.estimator(groups, scores)
-        pulled = {key.trajectory for key, values in credits.advantages.items() if values.any()}
-        share = sum(len(row.ids) for row in token_rows if row.step_keys[0].trajectory in pulled)
+        update, critic = self._updates(token_rows, credits, scores)
+        started = perf_counter()
+        run_async(self.parts.forget_cached)
+        sync = perf_counter() - started
+        lengths = [len(row.ids) for row in token_rows]
+        budget = recipe.learner.token_budget
+        return LearnerFigures(
+            rows=len(token_rows),
+            row_tokens=sum(lengths),
+            widest_pass=max(max(lengths), min(budget, len(lengths) * max(lengths))),
+            scoring_seconds=scoring,
+            forward_seconds=forward,
+            update_seconds=update,
+            critic_seconds=critic,
+            training_share=self._training_share(token_rows, credits),
+            sync_seconds=sync,
+        )
+
+    def _updates(self, token_rows: Sequence[Row], credits: Credits, scores: Scores) -> tuple[float, float]:
+        """Seconds of an epoch in which every row trains: those of the policy, and of a critic beside it."""
         # With made-up advantages, or a calibration without a difference in reward would time no update.
         ones = {key: np.ones_like(values) for key, values in credits.advantages.items()}
         every = Credits(advantages=ones, loss_mask=credits.loss_mask, returns=credits.returns)
-        batches = list(
-            minibatches(
-                token_rows,
-                every,
-                scores,
-                aggregation=recipe.algorithm.aggregation,
-                count=recipe.algorithm.minibatches,
-                token_budget=recipe.learner.token_budget,
-                rng=np.random.default_rng(derive_seed(recipe.seed, "plan")),
-            )
-        )
-        started = perf_counter()
-        with self.display.phase("updates", len(batches)) as bar:
-            for batch in batches:
-                learner.update(batch)
+        seed = derive_seed(self.recipe.seed, "plan")
+        cut = list(batches(self.recipe, self.parts, token_rows, every, scores, seed, epochs=1))
+        models, update, critic = self.parts.models, 0.0, 0.0
+        with self.display.phase("updates", len(cut)) as bar:
+            for batch in cut:
+                started = perf_counter()
+                models.learner.update(batch)
+                update += perf_counter() - started
+                if models.critic is not None and not models.critic.joint:
+                    started = perf_counter()
+                    models.critic.update(batch)
+                    critic += perf_counter() - started
                 bar.advance()
-        update = perf_counter() - started
-        return token_rows, forward, update, share / sum(len(row.ids) for row in token_rows)
+        return update, critic
+
+    def _training_share(self, token_rows: Sequence[Row], credits: Credits) -> float:
+        """The share of row tokens that the policy's update runs over: all where more than advantages pulls,
+        else those of trajectories to which the estimator gave something to learn."""
+        loss, critic = self.recipe.learner.loss, self.parts.models.critic
+        if loss.beta > 0 or loss.entropy_bonus > 0 or (critic is not None and critic.joint):
+            return 1.0
+        pulled = {key.trajectory for key, values in credits.advantages.items() if values.any()}
+        share = sum(len(row.ids) for row in token_rows if row.step_keys[0].trajectory in pulled)
+        return share / sum(len(row.ids) for row in token_rows)
 
 
 def _share(one: float, other: float) -> float:

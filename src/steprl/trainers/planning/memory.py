@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Any
 
 import psutil
 
 from steprl.engines.torch_engine import TorchEngine
 from steprl.engines.torch_memory import engine_memory
+from steprl.learner.optimiser import Optimiser
 from steprl.trainers.parts import Parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryFigures:
     """Bytes. ``program`` is the process before anything was built; ``peak`` its greatest resident size since
-    then. ``capacity`` and ``max_context`` are tokens per slot of the engine, now and at most."""
+    then. ``reference`` and ``critic`` are those models where there are any, the critic with its gradients and
+    optimiser. ``capacity`` and ``max_context`` are tokens per slot of the engine, now and at most."""
 
     program: int
     weights: int
     optimiser: int
+    reference: int
+    critic: int
     engine_weights: int
     keys_values: int
     peak: int
@@ -63,10 +69,13 @@ def weigh(parts: Parts, memory: PeakMemory) -> MemoryFigures:
     """The figures after a calibration: optimiser and engine hold what they hold in a run."""
     engine = parts.player.engine
     held = engine_memory(engine) if isinstance(engine, TorchEngine) else None
+    reference, critic = parts.models.reference, parts.models.critic
     return MemoryFigures(
         program=memory.start,
         weights=sum(tensor.nbytes for _, tensor in parts.learner.source().tensors()),
-        optimiser=_optimiser_bytes(parts),
+        optimiser=_moments(parts.learner.optimiser),
+        reference=0 if reference is None else _weights(reference.model.parameters()),
+        critic=0 if critic is None else 2 * _weights(critic.parameters()) + _moments(critic.optimiser),
         engine_weights=held.weights if held else 0,
         keys_values=held.keys_values if held else 0,
         peak=memory.peak,
@@ -76,7 +85,11 @@ def weigh(parts: Parts, memory: PeakMemory) -> MemoryFigures:
     )
 
 
-def _optimiser_bytes(parts: Parts) -> int:
-    """What the optimiser keeps for every weight, once it has taken a step."""
-    moments = parts.learner.optimiser.state()["adam"]["state"].values()
+def _weights(parameters: Iterable[Any]) -> int:
+    return sum(parameter.nbytes for parameter in parameters)
+
+
+def _moments(optimiser: Optimiser) -> int:
+    """What an optimiser keeps for every weight, once it has taken a step."""
+    moments = optimiser.state()["adam"]["state"].values()
     return sum(tensor.nbytes for of_one in moments for tensor in of_one.values())

@@ -15,7 +15,8 @@ RULES = (
     "Rollout and evaluation: seconds per episode as measured, times the episodes. A calibration narrower "
     "than the run overestimates, since more episodes at once share forward passes.",
     "Learner: seconds per row token as measured with every row training, times the tokens, the epochs, and "
-    "the share of row tokens that had something to learn from. Scoring runs over all of them.",
+    "the share of row tokens that had something to learn from. Scoring, of reference and critic too, and the "
+    "critic's own updates run over all of them. Iterations in which it learns alone count in full.",
     "Memory: the measured peak; keys and values grown to engine.max_context; activations in proportion to "
     "the widest forward pass that learner.token_budget allows.",
     "Episodes stay as long, and as often without a difference in reward, as those of the calibration: a "
@@ -83,14 +84,16 @@ def plan_of(recipe: Recipe, calibration: Calibration) -> Plan:
     """Extrapolate a calibration of this recipe to the run."""
     scale = recipe.rollout.groups / calibration.groups
     rollout, learner = calibration.rollout, calibration.learner
-    forward = learner.forward_seconds * scale
+    scoring, forward = learner.scoring_seconds * scale, learner.forward_seconds * scale
+    critic = learner.critic_seconds * scale * recipe.algorithm.epochs
     updates = learner.update_seconds * scale * recipe.algorithm.epochs
     passes = forward * recipe.algorithm.epochs  # the forward half of an update is a pass like that of scoring
     share = learner.training_share
     parts = {
-        "scoring": forward,
+        "scoring": scoring,
         "forward": min(passes, updates) * share,
         "backward": max(0.0, updates - passes) * share,
+        **({"critic": critic} if critic else {}),
         "weights to the engine": learner.sync_seconds,
     }
     modes = 2 if recipe.evaluation.greedy else 1
@@ -109,7 +112,7 @@ def plan_of(recipe: Recipe, calibration: Calibration) -> Plan:
         rollout=_rollout_parts(rollout, scale),
         learner=parts,
         memory=_memory_parts(recipe, calibration, scale),
-        most_seconds=rollout.seconds * scale + forward + updates + learner.sync_seconds,
+        most_seconds=rollout.seconds * scale + scoring + updates + critic + learner.sync_seconds,
         evaluation_seconds=seconds,
         evaluations=evaluations,
     )
@@ -140,11 +143,13 @@ def _rollout_parts(rollout: RolloutFigures, scale: float) -> dict[str, float]:
 
 def _memory_parts(recipe: Recipe, calibration: Calibration, scale: float) -> dict[str, float]:
     memory, learner = calibration.memory, calibration.learner
+    others = {"reference": memory.reference, "critic": memory.critic}
     held = {
         "program": memory.program,
         "weights": memory.weights,
         "gradients": memory.weights,
         "optimiser": memory.optimiser,
+        **{name: size for name, size in others.items() if size},
         "engine weights": memory.engine_weights,
     }
     rest = max(0, memory.peak - sum(held.values()) - memory.keys_values)

@@ -9,7 +9,12 @@ from typing import Any
 
 from steprl.trainers.storage.durable import write_whole
 
-PANELS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
+_COLUMNS = 3
+
+Panel = tuple[str, tuple[tuple[str, str], ...]]
+"""A title, and its lines: name of a figure, label."""
+
+PANELS: tuple[Panel, ...] = (
     ("success", (("reward/success_share", "training"), ("eval/success", "evaluation"))),
     ("reward", (("reward/mean", "training"), ("eval/reward", "evaluation"))),
     ("steps per episode", (("episode/steps", "mean"),)),
@@ -19,10 +24,24 @@ PANELS: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
         (
             ("groups/zero_variance_share", "zero-variance groups"),
             ("calls/malformed_share", "malformed calls"),
+            ("stop/truncated_share", "truncated episodes"),
+            ("learner/clip_share", "clipped tokens"),
         ),
     ),
     ("learner", (("learner/grad_norm", "gradient norm"), ("learner/entropy", "entropy"))),
+    ("KL", (("learner/approx_kl", "from the policy before"), ("learner/ref_kl", "to the reference"))),
+    ("largest |ratio - 1|", (("learner/max_ratio_deviation", "largest"),)),
+    (
+        "mean |advantage| by step",
+        tuple((f"credit/abs_advantage_step_{index}", str(index)) for index in range(8)),
+    ),
 )
+CRITIC_PANELS: tuple[Panel, ...] = (
+    ("value loss", (("critic/value_loss", "mean"),)),
+    ("explained variance", (("critic/explained_variance", "before the update"),)),
+    ("values", (("critic/value_mean", "value"), ("critic/return_mean", "return"))),
+)
+"""One more row, in runs with a critic."""
 
 
 def draw(metrics: Sequence[Mapping[str, Any]], path: Path, *, title: str) -> str | None:
@@ -47,12 +66,14 @@ def _picture(metrics: Sequence[Mapping[str, Any]], title: str) -> bytes:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(11, 6), dpi=110, layout="constrained")
+    panels = PANELS + (CRITIC_PANELS if any("critic/updates" in line for line in metrics) else ())
+    height = len(panels) // _COLUMNS
+    figure = Figure(figsize=(11, 3 * height), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title)
     # one range of iterations for all, so that what happens at one time stands at one place
-    axes = figure.subplots(2, 3, sharex=True)
-    for axis, (name, lines) in zip(axes.flat, PANELS, strict=True):
+    axes = figure.subplots(height, _COLUMNS, sharex=True)
+    for axis, (name, lines) in zip(axes.flat, panels, strict=True):
         drawn = 0
         for key, label in lines:
             points = [(line["iteration"], line[key]) for line in metrics if line.get(key) is not None]
@@ -69,7 +90,7 @@ def _picture(metrics: Sequence[Mapping[str, Any]], title: str) -> bytes:
         if name in ("success", "shares"):
             axis.set_ylim(-0.03, 1.03)
         if drawn > 1:
-            axis.legend(fontsize=8, framealpha=0.6)
+            axis.legend(fontsize=8 if drawn < 5 else 6, framealpha=0.6, ncols=1 if drawn < 5 else 2)
     picture = BytesIO()
     figure.savefig(picture, format="png")
     return picture.getvalue()

@@ -1,0 +1,166 @@
+"""What an estimator or a loss needs and a recipe lacks is refused with the reason, before anything trains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from playing import Dice, Guess
+from training import COURIER, DICE, recipe_of, run, run_briskly
+
+from steprl.credit import Gae, Gigpo, Grpo
+from steprl.errors import ConfigError
+from steprl.trainers.needs import check_needs, value_unit
+from steprl.trainers.storage.run_folder import RunFolder
+from steprl.types import (
+    Action,
+    Completion,
+    Message,
+    Need,
+    Observation,
+    Prompt,
+    Sampling,
+    Session,
+    Task,
+    Transition,
+)
+
+
+class Clairvoyant(Grpo):
+    """Needs what there is no word for."""
+
+    requires = frozenset({Need.GROUPS, "oracle"})  # type: ignore[arg-type]
+
+
+class Unspoken(Grpo):
+    """Needs a critic and does not say what for."""
+
+    requires = frozenset({Need.CRITIC})
+
+
+class Named(Guess):
+    """Names the state it is in."""
+
+    def anchor(self, feedback: Sequence[Message]) -> str:
+        return "hinted" if feedback else "over"
+
+
+class Stepping(Guess):
+    """Answers actions itself, so that only what it answers tells whether it names states."""
+
+    async def step(self, action: Action) -> Transition:
+        return replace(await super().step(action), anchor=None)
+
+
+class Free:
+    """A workflow: whether it names states shows when it is played."""
+
+    async def run(self, task: Task, session: Session) -> None:
+        await session.act(Observation(text=task.prompt))
+        session.observe(Transition(terminated=True))
+
+
+class Silent(Dice):
+    """An engine that does not say how likely its tokens were."""
+
+    async def generate(self, prompt: Prompt, sampling: Sampling, *, session_id: str, seed: int) -> Completion:
+        told = await super().generate(prompt, sampling, session_id=session_id, seed=seed)
+        return replace(told, logprobs=None)
+
+
+GAE, GIGPO = "algorithm.estimator=gae", "algorithm.estimator=gigpo"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ("algorithm.estimator=test_needs:Clairvoyant",),
+            "estimator 'test_needs:Clairvoyant' needs oracle, which no recipe provides. Its requires may "
+            "name: anchors, critic, groups, reference, snapshots.",
+        ),
+        (
+            ("algorithm.estimator=test_needs:Unspoken",),
+            "estimator 'test_needs:Unspoken' needs a critic, and its credit is None. Give it an attribute "
+            'credit: "step" if its returns are values of states, "token" if they are values before each '
+            "token. The critic learns them there.",
+        ),
+        (
+            (GAE, "algorithm.args={credit = 'step', values = 'rollout'}"),
+            "estimator 'gae' needs snapshots, to play on from a state more than once, and no environment can "
+            "be put back into a state yet. Choose an estimator that works without them; gae does with "
+            'algorithm.args.values = "critic".',
+        ),
+        (
+            (GAE, "critic.kind=shared", "learner.dtype=bfloat16"),
+            'critic.kind = "shared" runs the policy\'s own layers, whose learner.dtype is "bfloat16", and '
+            'critic.learner.dtype is "float32". Set critic.learner.dtype = "bfloat16".',
+        ),
+        (
+            (GIGPO,),
+            "estimator 'gigpo' compares steps taken in the same state, and env 'playing:Guess' names none: "
+            "Guess does not override ToolEnv.anchor. Return the canonical state there (no counters, no "
+            "timestamps), or choose an estimator that works without anchors, such as grpo.",
+        ),
+        (
+            (GIGPO, "rollout.group_size=1"),
+            "group_size = 1, but Gigpo compares the trajectories of a group with each other",
+        ),
+    ],
+)
+def test_a_need_that_nothing_serves_is_refused_and_leaves_no_folder(
+    tmp_path: Path, options: tuple[str, ...], message: str
+) -> None:
+    """There is no model at that path: whoever looked for it would say so."""
+    with pytest.raises(ConfigError) as caught:
+        run(recipe_of(DICE, "/no/where", tmp_path / "runs", *options))
+    assert str(caught.value).startswith(message)
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("played", [Named, Stepping, Free])
+def test_who_may_name_states_is_not_refused_before_it_was_played(tmp_path: Path, played: type) -> None:
+    check_needs(recipe_of(DICE, "any", tmp_path), Gigpo(), played)
+
+
+def test_a_unit_of_values_is_the_estimators_credit(tmp_path: Path) -> None:
+    recipe = recipe_of(DICE, "any", tmp_path)
+    assert [value_unit(recipe, Gae(credit=unit)) for unit in ("step", "token")] == ["step", "token"]  # type: ignore[arg-type]
+
+
+def test_an_environment_that_named_no_state_is_refused_after_the_first_batch(
+    tiny_policy: str, tmp_path: Path
+) -> None:
+    options = (GIGPO, "env.id=test_needs:Stepping", "evaluation.tasks=0")
+    with pytest.raises(ConfigError) as caught:
+        run(recipe_of(DICE, tiny_policy, tmp_path, *options))
+    assert "in the same state, and env 'test_needs:Stepping' named none in the " in str(caught.value)
+    assert "Set Transition.anchor to the canonical state (no counters, no timestamps)" in str(caught.value)
+    assert RunFolder(tmp_path / "run").metrics() == [] == RunFolder(tmp_path / "run").checkpoints()
+
+
+def test_an_engine_without_log_probabilities_is_refused_where_the_loss_weighs_by_them(
+    tiny_policy: str, tmp_path: Path
+) -> None:
+    silent = ("engine.id=test_needs:Silent", "evaluation.tasks=0", "train.iterations=1")
+    with pytest.raises(ConfigError) as caught:
+        run(recipe_of(DICE, tiny_policy, tmp_path, *silent, "learner.loss.importance=truncate"))
+    assert str(caught.value).startswith("learner.loss.importance = 'truncate' compares the learner's ")
+    assert "and engine 'test_needs:Silent' gave none for " in str(caught.value)
+    assert str(caught.value).endswith('or set learner.loss.importance = "off".')
+    run_briskly(recipe_of(DICE, tiny_policy, tmp_path / "off", *silent))  # nothing else needs them
+
+
+@pytest.mark.parametrize(
+    ("table", "options"),
+    [(DICE, ("env.id=test_needs:Named",)), (COURIER, ("rollout.max_tokens=4", "evaluation.tasks=0"))],
+)
+def test_states_that_are_named_are_compared(
+    tiny_policy: str, tmp_path: Path, table: dict[str, object], options: tuple[str, ...]
+) -> None:
+    options = (GIGPO, *options, "train.iterations=1", "evaluation.tasks=0", "train.show_every=0")
+    folder = run_briskly(recipe_of(table, tiny_policy, tmp_path, *options))
+    (line,) = RunFolder(folder).metrics()
+    assert line["learner/updates"] == 1
