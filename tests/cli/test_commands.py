@@ -194,6 +194,11 @@ def test_show_prints_the_last_episode_or_the_one_asked_for(steprl: Terminal, fin
     assert code == 0 and told.startswith("episode train-1-1.3")
 
 
+def test_show_of_what_is_not_there_says_so(steprl: Terminal, tmp_path: Path) -> None:
+    absent = tmp_path / "absent"
+    assert steprl.refused("show", absent) == f"ConfigError: there is no run folder or file '{absent}'"
+
+
 def test_show_lists_episodes(steprl: Terminal, finished: Path) -> None:
     code, told, _ = steprl("show", finished, "--list")
     assert code == 0

@@ -60,6 +60,17 @@ def test_what_is_no_tokenizer_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
         load_tokenizer("nobody/nothing-here")
 
 
+def test_a_folder_that_is_not_there_is_not_looked_for_on_the_hub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "policies").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        ConfigError, match="there is no folder 'policies/gems', while 'policies' is a folder here"
+    ):
+        load_tokenizer("policies/gems")
+
+
 def test_importing_the_room_imports_neither_torch_nor_transformers() -> None:
     code = "import sys, steprl.renderers; print({'torch', 'transformers', 'jinja2'} & set(sys.modules))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -30,6 +33,7 @@ from steprl.trainers.imitation.demonstrate import demonstrate
 from steprl.trainers.imitation.warm_start import WarmStart
 from steprl.trainers.progress import Display, Phase
 from steprl.trainers.recipe import Recipe
+from steprl.trainers.storage.aside import written_aside
 from steprl.trajectory.store import read
 from steprl.types import Observation
 
@@ -392,3 +396,15 @@ def test_an_environment_that_breaks_stops_the_build(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="no disk"):
         built(tmp_path / "policy", env=Broken)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_build_left_goes_with_the_next_one_and_nothing_else_does(tmp_path: Path) -> None:
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    left, former = tmp_path / f".p.{gone.pid}.partial", tmp_path / f".p.{gone.pid}.former.partial"
+    running = tmp_path / f".p.{os.getppid()}.partial"
+    for folder in (left, former, running):
+        folder.mkdir()
+    with written_aside(tmp_path / "p") as folder:
+        (folder / "config.json").write_text("{}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([former.name, running.name, "p"])

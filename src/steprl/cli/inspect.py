@@ -40,6 +40,8 @@ def show(
     from steprl.trajectory.store import files, read
     from steprl.trajectory.view import show_episode
 
+    if not run.exists():
+        raise ConfigError(f"there is no run folder or file '{run}'")
     console = Console()
     found = files(run) if run.is_dir() else [run]
     if iteration is not None:

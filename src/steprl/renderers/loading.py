@@ -43,6 +43,11 @@ def load_tokenizer(path_or_id: str | Path) -> Any:
         raise ConfigError(
             f"there is no tokenizer folder '{name}'. Name an existing folder, or a hub id 'owner/model'."
         )
+    if Path(name).parent.is_dir() and "/" in name:
+        raise ConfigError(
+            f"there is no folder '{name}', while '{Path(name).parent}' is a folder here. Check the path; a "
+            f"policy of your own is built with: steprl policy build --out {name}"
+        )
     return _from_hub(AutoTokenizer, name)
 
 

@@ -84,6 +84,7 @@ def build_policy(
         if isinstance(source, Stored):
             found = recorded(source, folder, config)
         else:
+            display.say(f"demonstrating {len(shown)} tasks with {source.name}")
             found = played(source, played_env, shown, folder, config, display)
         display.say(found.summary())
         model = _imitated(found, folder, config, display)

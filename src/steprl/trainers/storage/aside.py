@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
+
 from steprl.errors import ConfigError
 from steprl.trainers.storage.durable import remove, storing, sync
 
@@ -26,6 +28,7 @@ def written_aside(target: Path, *, overwrite: bool = False) -> Iterator[Path]:
         _check(target, overwrite)
     aside = target.with_name(f".{target.name}.{os.getpid()}.partial")
     with storing(target):
+        _sweep(target)
         aside.mkdir(parents=True)
     try:
         yield aside
@@ -54,6 +57,15 @@ def _check(target: Path, overwrite: bool) -> None:
         )
     if not (target / "config.json").is_file():
         raise ConfigError(f"'{target}' is not a model folder (no config.json in it); it stays as it is")
+
+
+def _sweep(target: Path) -> None:
+    """Remove what processes that are gone have left half written beside ``target``; a former folder that one
+    of them had moved out of the way stays."""
+    for left in target.parent.glob(f".{target.name}.*.partial"):
+        pid = left.name.removeprefix(f".{target.name}.").removesuffix(".partial")
+        if pid.isdigit() and not psutil.pid_exists(int(pid)):
+            remove(left)
 
 
 def _put(aside: Path, target: Path) -> None:
