@@ -350,3 +350,9 @@ def test_what_would_not_be_read_back_is_refused(text: str, calls: Any, message: 
     with pytest.raises(ConfigError) as caught:
         HermesFormat().write(text, calls)
     assert message in str(caught.value)
+
+
+def test_the_reason_of_broken_json_reads_as_a_sentence() -> None:
+    (found,) = HermesFormat().parse('<tool_call>{"name": "look</tool_call>', "stop")
+    assert isinstance(found.call, MalformedCall)
+    assert "Unterminated string starting at '\"look" in found.call.reason

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
@@ -50,8 +51,10 @@ def show(
         raise ConfigError(
             f"'{run}' holds no trajectories" + (f" of iteration {iteration}" if iteration is not None else "")
         )
-    wanted = found if episode is not None or listing else found[-1:]
+    wanted = found if listing else _holding(episode, found) if episode is not None else found[-1:]
     trajectories = [t for file in wanted for group in read(file) for t in group.trajectories]
+    if wanted != found and episode is not None and episode not in {t.uid for t in trajectories}:
+        trajectories = [t for file in found for group in read(file) for t in group.trajectories]
     if listing:
         table = Table("uid", "task", "steps", "reward", "stopped")
         for t in trajectories:
@@ -74,6 +77,13 @@ def show(
             raise ConfigError(f"'{run}' does not say which model its tokens belong to; give --model PATH")
         model = read_toml(config)["model"]["path"]
     show_episode(trajectory, load_tokenizer(model_path(model)).decode, console)
+
+
+def _holding(episode: str, found: list[Path]) -> list[Path]:
+    """The file that an episode's uid speaks of ("train-12-3.4"), where it is there; else all of them."""
+    named = re.match(r"(train|eval)-([0-9]+)-", episode)
+    likely = f"{int(named[2]):06d}-{named[1]}.parquet" if named else ""
+    return [file for file in found if file.name == likely] or found
 
 
 @env_app.command("list")

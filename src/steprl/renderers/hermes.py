@@ -231,7 +231,7 @@ def _explain(text: str, body: int, error: json.JSONDecodeError) -> str:
         return "this is a Python literal, not JSON: use double quotes, true, false, null"
     if message.startswith("Invalid control character"):
         return "a string holds a raw line break or control character: write \\n"
-    return f"the JSON is not valid ({message} at {text[at : at + 20]!r})"
+    return f"the JSON is not valid ({message.removesuffix(' at')} at {text[at : at + 20]!r})"
 
 
 def _malformed(
