@@ -217,7 +217,7 @@ def test_show_answers_what_is_not_there_with_what_is(
     assert line.count("train-") < 10  # the nearest, not all of them
     assert "holds no trajectories of iteration 0" not in steprl("show", finished, "--iteration", 0)[2]
     assert "holds no trajectories of iteration 9" in steprl.refused("show", finished, "--iteration", 9)
-    assert "holds no trajectories" in steprl.refused("show", tmp_path / "nowhere")
+    assert "there is no run folder or file" in steprl.refused("show", tmp_path / "nowhere")
 
 
 def test_show_reads_a_file_when_it_is_told_the_model(
