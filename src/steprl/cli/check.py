@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from steprl.cli.json_object import json_object
 from steprl.envs.base import Env
 from steprl.envs.checker import CheckReport, check_env
 from steprl.errors import ConfigError, StepRLError, TaskError
@@ -46,7 +46,7 @@ def check(
     env: Any = _told(f"importing '{name}'", lambda: resolve("env", name))
     if not (isinstance(env, type) and issubclass(env, Env)):
         raise ConfigError(f"'{name}' is {env!r}, not a class derived from steprl.Env; only these are checked")
-    made = partial(env, **_arguments(args))
+    made = partial(env, **json_object("--args", args))
     with Console(stderr=True).status(Text(f"checking {name}")):
         report = check_env(
             made,
@@ -59,16 +59,6 @@ def check(
         )
     _print(report, Console())
     raise typer.Exit(0 if report.ok else 1)
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    try:
-        values = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"--args is not JSON: {error}") from None
-    if not isinstance(values, dict):
-        raise ConfigError(f"--args must be a JSON object, got {text}")
-    return values
 
 
 def _told(what: str, function: Callable[[], Result]) -> Result:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from steprl.cli.json_object import json_object
 from steprl.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
@@ -86,8 +86,8 @@ def build(
         "seed": seed,
         "threads": threads,
         "context": context,
-        "args": _object("--args", args),
-        "demo_args": _object("--demo-args", demo_args),
+        "args": json_object("--args", args),
+        "demo_args": json_object("--demo-args", demo_args),
         "chat_template": chat_template,
     }
     config = _config(size, given, options or [])
@@ -122,16 +122,6 @@ def _config(size: str, given: Mapping[str, Any], options: list[str]) -> PolicyCo
         if value is not None:
             put(table, path, value)
     return build(PolicyConfig, override(table, options))
-
-
-def _object(option: str, text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ConfigError(f"{option} is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise ConfigError(f"{option} must be a JSON object, got {text}")
-    return value
 
 
 def _print_report(report: Mapping[str, Any], out: Path) -> None:

@@ -14,9 +14,9 @@ class FailurePolicy:
 
     ``retries``: how often it is played again from its beginning, with the same seed and the same actions, so
     that no retry selects by outcome; ``backoff`` seconds after the first failure, twice as long after each
-    further one. An error that the same action reproduces is the agent's doing. What
-    stays broken is dropped and counted. A group with fewer than ``minimum_group`` episodes left to train on
-    is dropped whole. ``fail_fast``: the first error ends the run instead.
+    further one. An error that the same action reproduces is the agent's doing. What stays broken is dropped
+    and counted. A group with fewer than ``minimum_group`` episodes left to train on is dropped whole.
+    ``fail_fast``: the first error ends the run instead.
     """
 
     fail_fast: bool = False

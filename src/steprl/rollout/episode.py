@@ -15,7 +15,7 @@ from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -223,11 +223,17 @@ async def _ended_or_abandoned(playing: asyncio.Task[BaseException | None], sessi
     if playing.done():
         return
     logger.warning("%s did not end %g s after it was cancelled; it is abandoned", session.uid, GRACE)
-    coroutine = playing.get_coro()
-    with suppress(RuntimeError):  # it awaits again even while it is being closed
-        if coroutine is not None:
-            coroutine.close()
+    close_from_outside(playing)
     playing.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+
+def close_from_outside(task: asyncio.Task[Any]) -> None:
+    """End the coroutine of a task that no cancellation ends, and report no such task as forgotten."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    coroutine = task.get_coro()
+    if coroutine is not None:
+        with suppress(RuntimeError):  # it awaits again even while it is being closed
+            coroutine.close()
 
 
 def _ended(episode: Episode, session: EpisodeSession, raised: BaseException | None) -> Played:

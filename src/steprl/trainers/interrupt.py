@@ -7,11 +7,11 @@ import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from steprl.errors import StepRLError
-from steprl.rollout.episode import GRACE
+from steprl.rollout.episode import GRACE, close_from_outside
 
 Result = TypeVar("Result")
 
@@ -101,13 +101,10 @@ def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
     if left:
         loop.run_until_complete(asyncio.wait(left, timeout=GRACE))
     for task in left:
-        coroutine = task.get_coro()
         if task.done():
             _ = task.cancelled() or task.exception()  # looked at, so that it is not reported as forgotten
-        elif coroutine is not None:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            with suppress(RuntimeError):  # it awaits again even while it is being closed
-                coroutine.close()
+        else:
+            close_from_outside(task)
 
 
 def _loop_is_running() -> bool:
