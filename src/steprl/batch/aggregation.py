@@ -84,14 +84,15 @@ class Aggregation:
             if tokens:
                 tokens_of_trajectory[key.trajectory] += tokens
                 steps_of_trajectory[key.trajectory] += 1
+        tokens, steps = tokens_of_trajectory.total(), steps_of_trajectory.total()
         weights: dict[StepKey, Doubles] = {}
         for key, mask in loss_mask.items():
             weights[key] = np.zeros(len(mask), dtype=np.float64)
             if tokens_of_step[key]:
                 weights[key][mask] = 1.0 / RULES[self.rule](
                     _Counts(
-                        tokens=tokens_of_trajectory.total(),
-                        steps=steps_of_trajectory.total(),
+                        tokens=tokens,
+                        steps=steps,
                         trajectories=len(tokens_of_trajectory),
                         tokens_of_trajectory=tokens_of_trajectory[key.trajectory],
                         steps_of_trajectory=steps_of_trajectory[key.trajectory],

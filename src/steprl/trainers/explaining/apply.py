@@ -75,7 +75,7 @@ def apply_all(groups: Sequence[TrajectoryGroup], words: Sequence[str]) -> Applie
     keys = [t.key(i) for group in groups for t in group.trajectories for i in range(len(t.steps))]
     columns, refused = [], {}
     for word in words:
-        estimator = _made(word)
+        estimator = made(word)
         reason = _obstacle(groups, estimator)
         if reason is not None:
             refused[word] = reason
@@ -96,7 +96,12 @@ def column(name: str, keys: Sequence[StepKey], credits: Credits) -> Column:
     return Column(name=name, advantages=advantages_S, scale=scale)
 
 
-def _made(word: str) -> Estimator:
+def made(word: str) -> Estimator:
+    """The estimator that a word names, options included: ``gigpo:omega=0.5``.
+
+    Raises:
+        ConfigError: no such estimator, or an option that it does not have.
+    """
     name, options = parse_word(word)
     component: Any = resolve("estimator", name)
     try:
