@@ -4,6 +4,7 @@ six questions and a tiny model."""
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -13,17 +14,22 @@ from safetensors.numpy import load_file
 from training import run, weights
 
 from steprl.cli import main
+from steprl.config import build, read_toml
 from steprl.errors import TaskError
 from steprl.registry import resolve
 from steprl.renderers import load_tokenizer
 from steprl.rewards import RewardComposer
 from steprl.tasks import load_jsonl
 from steprl.trainers.api import load_recipe
+from steprl.trainers.comparison.variants import read_variants
+from steprl.trainers.needs import check_needs
 from steprl.trainers.parts import Given, env_of
+from steprl.trainers.recipe import Recipe
 from steprl.trainers.storage.run_folder import RunFolder
 from steprl.trajectory.store import read
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
+VARIANTS = sorted((Path(__file__).parent.parent / "recipes" / "variants").glob("*.toml"))
 GSM8K = next(path for path in RECIPES if path.stem == "gsm8k_smollm2")
 QUESTIONS = {
     "Ines bakes 3 trays of 12 rolls and sells 30 rolls. How many are left?": "3*12=<<3*12=36>>36\n#### 6",
@@ -53,6 +59,20 @@ def test_a_recipe_is_read_and_names_components_that_exist(path: Path) -> None:
     resolve("format", recipe.model.format)
     resolve("engine", recipe.engine.id)
     RewardComposer(recipe.rollout.rewards)
+
+
+@pytest.mark.parametrize("path", VARIANTS, ids=lambda path: path.stem)
+def test_variants_are_read_and_fit_the_recipe_that_their_command_names(path: Path) -> None:
+    command = re.search(
+        r"steprl compare \w+ (recipes/\w+\.toml) .*--\w+ recipes/variants/(\w+\.toml)", path.read_text()
+    )
+    assert command is not None
+    assert command[2] == path.name
+    for variant in read_variants(path):
+        recipe = build(Recipe, variant.apply(read_toml(path.parents[2] / command[1])))
+        estimator = resolve("estimator", recipe.algorithm.estimator)(**recipe.algorithm.args)
+        check_needs(recipe, estimator, env_of(recipe, Given()))
+        resolve("context", recipe.context.id)(**recipe.context.args)
 
 
 def test_gsm8k_without_its_data_says_where_it_is_before_a_model_is_loaded(

@@ -69,14 +69,27 @@ def assert_same(one: Credits, other: Credits, *, exactly: bool = False) -> None:
 # --- faults that others have had ----------------------------------------------------------------------
 
 
-@each_by_group
-def test_step_counts_do_not_enter_a_groups_statistics(make: Make) -> None:
-    played = [rewarded(f"t{i}", i % 2, steps=n) for i, n in enumerate([1, 3, 2, 5])]
+CENTRED = {
+    "grpo": 0.5 / (math.sqrt(1 / 3) + 1e-6),
+    "dr_grpo": 0.5,
+    "rloo": 2 / 3,
+    "gigpo": 0.5 + 0.5,
+    "gigpo std": 1.5 * 0.5 / (math.sqrt(1 / 3) + 1e-6),
+    "reinforce_pp_baseline raw": 0.5,
+}
+"""The credit of 1 in a group of 1, 0, 1, 0, whose variance is ⅓; of steps, where all act in one state."""
+
+
+@pytest.mark.parametrize("name", BY_GROUP)
+@pytest.mark.parametrize("lengths", [[1, 1, 1, 1], [1, 3, 2, 5], [7, 1, 1, 1]])
+def test_step_counts_do_not_enter_a_groups_statistics(name: str, lengths: list[int]) -> None:
+    played = [rewarded(f"t{i}", 1.0 - i % 2, steps=n) for i, n in enumerate(lengths)]
     members = [replace(t, steps=tuple(chained(*t.steps))) for t in played]
-    credits = credit(make, *members)
+    credits = credit(BY_GROUP[name], *members)
     # in the task itself, where every trajectory has one step
-    a = [credits.advantages[t.key(0)][0] for t in members]
-    assert a[1] == a[3] == -a[0] == -a[2] > 0
+    numbers = [credits.advantages[t.key(0)][0] for t in members]
+    x = CENTRED[name]
+    assert numbers == pytest.approx([x, -x, x, -x], rel=1e-12)
 
 
 @each_by_group
@@ -219,6 +232,17 @@ def test_credit_is_finite_and_on_sampled_tokens_of_what_trains(make: Make, membe
             np.testing.assert_array_equal(credits.loss_mask[key], each_step.sampled_mask & trains)
             assert np.isfinite(credits.advantages[key]).all()
             assert not credits.advantages[key][~credits.loss_mask[key]].any()
+
+
+def test_defaults_are_those_of_the_papers() -> None:
+    by_token = Gae()
+    assert (by_token.credit, by_token.gamma, by_token.lam, by_token.whiten) == ("token", 1.0, 1.0, True)
+    plain = ReinforcePp()
+    assert (plain.credit, plain.gamma, plain.whiten) == ("token", 1.0, True)
+    states = Gigpo()
+    assert (states.omega, states.gamma, states.min_trajectories) == (1.0, 1.0, 2)
+    assert ReinforcePpBaseline().whiten
+    assert [made.kl_beta for made in (by_token, plain, states, Grpo(), Rloo())] == [0.0] * 5
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from episodes import grouped, rewarded, step, trajectory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from steprl.credit import DrGrpo, Grpo, Rloo, check_group_size
+from steprl.credit import DrGrpo, Gigpo, Grpo, Rloo, check_group_size
 from steprl.errors import ConfigError
 from steprl.registry import resolve
 from steprl.types import Credits, Estimator, Scores, StepKey, StopReason, Trajectory
@@ -147,6 +147,17 @@ def test_no_spread_to_measure_an_outsider_by() -> None:
     members = [rewarded("a", 0.1), rewarded("b", 0.1), LIMITED[2]]
     found = scalars(credit(Grpo(truncated_in_statistics=False), *members))
     assert found == {"a": 0.0, "b": 0.0, "cut": 0.0}
+
+
+@pytest.mark.parametrize(("estimator", "outside"), [(DrGrpo, 4.9), (Rloo, 4.9), (Gigpo, 9.8)])
+def test_equal_rewards_are_exactly_no_signal_whoever_is_measured_by_them(
+    estimator: type[Estimator], outside: float
+) -> None:
+    # the mean of three times 0.1 is not 0.1
+    members = [rewarded("a", 0.1), rewarded("b", 0.1), rewarded("c", 0.1), LIMITED[2]]
+    found = scalars(credit(estimator(truncated_in_statistics=False), *members))
+    assert found.pop("cut") == pytest.approx(outside)
+    assert found == {"a": 0.0, "b": 0.0, "c": 0.0}
 
 
 @each_estimator

@@ -10,19 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from episodes import step, trajectory
+from episodes import grouped, step, trajectory
 from plain_model import plain_model
 from tiny_model import tiny_llama
 from transformers import PreTrainedModel
 
 from steprl.batch import rows
+from steprl.credit import Gae
 from steprl.errors import CheckpointError
 from steprl.learner.config import LearnerConfig
 from steprl.learner.critic import Critic
 from steprl.learner.critic_config import CriticConfig
 from steprl.learner.losses import value_clipped, value_losses
 from steprl.learner.torch_learner import TorchLearner
-from steprl.types import MiniBatch, Row, Sample, StopReason, Trajectory
+from steprl.types import MiniBatch, Row, Sample, Scores, StopReason, Trajectory
 from steprl.weights.source import FullWeights
 
 FIRST = step([1, 2, 3], [4, 5])
@@ -130,15 +131,16 @@ def with_final(ids: list[int] | None) -> Trajectory:
     return replace(TWO_STEPS, final_prompt_ids=None if ids is None else np.array(ids, dtype=np.int32))
 
 
-@pytest.mark.parametrize(
-    ("final", "max_context", "read"),
-    [
-        ([9, 8, 7], None, [9, 8, 7]),
-        ([9, 8, 7], 3, [9, 8, 7]),
-        ([9, 8, 7], 2, [1, 2, 3, 4, 5, 6, 7, 8, 9]),  # too long: after the last action token
-        (None, None, [1, 2, 3, 4, 5, 6, 7, 8, 9]),
-    ],
-)
+WHAT_FOLLOWS = [
+    ([9, 8, 7], None, [9, 8, 7]),
+    ([9, 8, 7], 3, [9, 8, 7]),
+    ([9, 8, 7], 2, [1, 2, 3, 4, 5, 6, 7, 8, 9]),  # too long: after the last action token
+    (None, None, [1, 2, 3, 4, 5, 6, 7, 8, 9]),
+]
+"""Final prompt, longest context, and what the value is read after."""
+
+
+@pytest.mark.parametrize(("final", "max_context", "read"), WHAT_FOLLOWS)
 def test_what_a_truncated_trajectory_continues_with(
     final: list[int] | None, max_context: int | None, read: list[int]
 ) -> None:
@@ -147,7 +149,30 @@ def test_what_a_truncated_trajectory_continues_with(
     assert found == {"a": pytest.approx(expected_value(made, read), rel=1e-6)}  # OTHER was terminated
 
 
-@pytest.mark.parametrize("reason", [reason for reason in StopReason if reason is not StopReason.ERROR])
+@pytest.mark.parametrize("unit", ["token", "step"])
+@pytest.mark.parametrize(("final", "max_context", "read"), WHAT_FOLLOWS)
+def test_the_credit_of_a_truncated_trajectory_goes_on_with_what_follows(
+    unit: Any, final: list[int] | None, max_context: int | None, read: list[int]
+) -> None:
+    """δ_T = r_T + γ·V(o_{T+1}) − V(o_T), from a record and a critic; without the limit r_T − V(o_T)."""
+    made, one = critic(), with_final(final)
+    one = replace(one, steps=(one.steps[0], replace(one.steps[1], reward=2.0)))
+    before = [1, 2, 3, 4, 5, 6] if unit == "step" else [1, 2, 3, 4, 5, 6, 7, 8]
+    for reason, after in (
+        (StopReason.MAX_STEPS, 0.5 * expected_value(made, read)),
+        (StopReason.TERMINATED, 0),
+    ):
+        ended = replace(one, stop_reason=reason)
+        scores = Scores(
+            values=made.score([ended], rows([ended])),
+            bootstrap_values=made.bootstrap_values([ended], max_context=max_context),
+        )
+        credits = Gae(credit=unit, gamma=0.5, lam=0.0, whiten=False)(grouped(ended), scores)
+        delta = 2.0 + after - expected_value(made, before)
+        assert credits.advantages[ended.key(1)][-1] == pytest.approx(delta, rel=1e-5)
+
+
+@pytest.mark.parametrize("reason", list(StopReason))
 def test_which_stop_reasons_bootstrap(reason: StopReason) -> None:
     one = trajectory("a", [FIRST], stop_reason=reason)
     bootstraps = reason in (StopReason.MAX_STEPS, StopReason.CONTEXT_FULL)

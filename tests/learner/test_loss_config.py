@@ -15,6 +15,12 @@ from steprl.learner.critic_config import CriticConfig
 from steprl.learner.loss_config import LossConfig
 
 
+def test_defaults_of_a_critic() -> None:
+    default = CriticConfig()
+    assert (default.kind, default.detach, default.coefficient) == ("separate", False, 0.5)
+    assert (default.value_clip, default.warmup_iterations) == (0.5, 0)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

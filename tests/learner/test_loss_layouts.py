@@ -1,11 +1,13 @@
 """Every loss and every critic gives the same loss and gradient for every layout of a mini-batch: cut into
-micro-batches or ranks, padded, permuted, merged or not. On a model that is float64 throughout: to 1e-10."""
+micro-batches, some of them empty, or dealt to two ranks, padded with tokens and with rows, permuted, merged
+or not. On a model that is float64 throughout: to 1e-10."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,13 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plain_model import plain_model
 
-from steprl.batch import Aggregation, ValueTargets, minibatches, rows
+from steprl.batch import RULES, Aggregation, ValueTargets, minibatches, rows
 from steprl.learner.config import LearnerConfig
 from steprl.learner.critic import Critic
 from steprl.learner.critic_config import CriticConfig
-from steprl.learner.loss_config import LossConfig
+from steprl.learner.loss_config import IMPORTANCE, KINDS, KL_KINDS, UNITS, LossConfig
 from steprl.learner.torch_learner import TorchLearner
-from steprl.types import Credits, MiniBatch, Row, Scores, Step, StepKey, Trajectory
+from steprl.types import Credits, MiniBatch, Row, Sample, Scores, Step, StepKey, Trajectory
 from steprl.weights.source import FullWeights
 
 TOLERANCE = 1e-10
@@ -33,15 +35,29 @@ LOSSES: dict[str, dict[str, Any]] = {
     "ppo_clip": {},
     "dual clip and clip-higher": {"clip_high": 0.3, "dual_clip": 2.0},
     "gspo": {"loss": LossConfig(kind="gspo"), "clip_low": 0.05, "clip_high": 0.1},
+    "gspo, dual clip": {"loss": LossConfig(kind="gspo"), "dual_clip": 1.05},
     "step_product": {"loss": LossConfig(kind="step_product")},
     "cispo": {"loss": LossConfig(kind="cispo", ratio_max=1.3)},
     "decoupled": {"loss": LossConfig(importance="full")},
+    "decoupled by the step's mean": {"loss": LossConfig(importance="full", importance_unit="step_mean")},
+    "decoupled by the step": {"loss": LossConfig(importance="full", importance_unit="step_product")},
     "truncated": {"loss": LossConfig(importance="truncate", importance_high=1.2)},
-    "masked by the step": {
+    "truncated by the step's mean": {
+        "loss": LossConfig(importance="truncate", importance_unit="step_mean", importance_high=1.05)
+    },
+    "masked": {"loss": LossConfig(importance="mask", importance_high=1.2)},
+    "masked by the step's mean": {
         "loss": LossConfig(importance="mask", importance_unit="step_mean", importance_low=0.8)
     },
+    "masked by the step": {
+        "loss": LossConfig(importance="mask", importance_unit="step_product", importance_high=1.1)
+    },
     "k2": {"loss": LossConfig(beta=0.3, kl="k2")},
+    "k2, unbiased": {"loss": LossConfig(beta=0.3, kl="k2", kl_unbiased=True)},
+    "k3": {"loss": LossConfig(beta=0.3)},
     "k3, unbiased, with entropy": {"loss": LossConfig(beta=0.3, kl_unbiased=True, entropy_bonus=0.1)},
+    "entropy": {"loss": LossConfig(entropy_bonus=0.1)},
+    "gspo, masked": {"loss": LossConfig(kind="gspo", importance="mask", importance_high=1.2)},
     "everything by steps": {
         "loss": LossConfig(
             kind="step_product", importance="truncate", importance_unit="step_product", beta=0.1
@@ -127,42 +143,81 @@ def critic(kind: str, value_clip: float | None) -> tuple[Critic, TorchLearner | 
     return made, TorchLearner(model, LearnerConfig(**STILL), source=FullWeights(model), critic=made)
 
 
-def layouts_agree(result: Callable[[MiniBatch], Result], data: st.DataObject, targets: ValueTargets) -> None:
-    """Draw a batch and another layout of it; compare. Two ranks are two batches whose gradients add up."""
+def layouts_agree(result: Callable[[MiniBatch], Result], data: st.DataObject, unit: Any = "step") -> None:
+    """Draw a batch and other layouts of it; compare."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     trajectories = episodes(rng)
     credits, scores = scored(trajectories, rng)
-    rule = data.draw(st.sampled_from(["token_mean", "seq_mean_token_mean", "traj_mean_step_mean"]))
+    aggregation = any_rule(data)
 
     def whole(made: list[Row]) -> MiniBatch | None:
-        options: dict[str, Any] = {"count": 1, "token_budget": 1, "value_targets": targets}
-        options |= {"aggregation": Aggregation(rule=rule), "rng": np.random.default_rng(0)}
-        return next(minibatches(made, credits, scores, **options), None)
+        options: dict[str, Any] = {"count": 1, "token_budget": 1, "aggregation": aggregation}
+        options["value_targets"] = ValueTargets(unit=unit, aggregation=aggregation)
+        return next(minibatches(made, credits, scores, rng=np.random.default_rng(0), **options), None)
 
     apart, merged = whole(rows(trajectories, merge=False)), whole(rows(trajectories))
     if apart is None or merged is None:
         assert apart is merged is None
         return
     loss, gradient = result(apart)
-    order = data.draw(st.permutations(range(len(merged.samples))))
-    cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(order) - 1)), max_size=3)))
-    parts = [tuple(map(int, part)) for part in np.split(order, cuts) if len(part)]
-    cut_loss, cut_gradient = result(MiniBatch(samples=merged.samples, micro_batches=tuple(parts)))
-    close(cut_loss, cut_gradient, loss, gradient)
-    ranks = [result(shard(merged, order[rank::2])) for rank in (0, 1) if len(order[rank::2])]
-    close(sum(r[0] for r in ranks), torch.stack([r[1] for r in ranks]).sum(0), loss, gradient)
+    for parts in (cut(merged, data), dealt(merged, data)):
+        found = [result(part) for part in parts]
+        close(sum(x for x, _ in found), torch.stack([g for _, g in found]).sum(0), loss, gradient)
 
 
-def shard(batch: MiniBatch, members: Sequence[int]) -> MiniBatch:
-    """One rank's share: some samples with the weights of the whole, in one padded micro-batch."""
-    return MiniBatch(
-        samples=tuple(batch.samples[i] for i in members), micro_batches=(tuple(range(len(members))),)
-    )
+def any_rule(data: st.DataObject) -> Aggregation:
+    rule = data.draw(st.sampled_from(sorted(RULES)))
+    return Aggregation(rule=rule, max_tokens=20 if rule == "constant" else None)
+
+
+def padding(sample: Sample) -> Sample:
+    """A row to fill up with: it has the tokens of another, and neither a mask nor a weight."""
+    off = np.zeros(len(sample.weights))
+    given: dict[str, Any] = {"loss_mask": off > 0, "weights": off, "advantages": off + 7.0}
+    if sample.value_weights is not None:
+        given["value_weights"] = np.zeros(len(sample.value_weights))
+    return replace(sample, **given)
+
+
+def cut(batch: MiniBatch, data: st.DataObject) -> list[MiniBatch]:
+    """The batch in any order and any micro-batches, with rows of padding and an empty micro-batch."""
+    samples = (*batch.samples, *map(padding, data.draw(st.lists(st.sampled_from(batch.samples), max_size=2))))
+    order = data.draw(st.permutations(range(len(samples))))
+    edges = sorted(data.draw(st.sets(st.integers(0, len(order)), max_size=3)))
+    parts = [tuple(map(int, part)) for part in np.split(np.array(order), edges)]
+    return [MiniBatch(samples=samples, micro_batches=(*parts, ()))]
+
+
+def dealt(batch: MiniBatch, data: st.DataObject) -> list[MiniBatch]:
+    """The batch on two ranks, whose losses and gradients add up: each has some samples, perhaps none, with
+    the weights of the whole. Both have as many micro-batches, some of them empty or nothing but padding."""
+    first = data.draw(st.sets(st.integers(0, len(batch.samples) - 1)))
+    one = [sample for i, sample in enumerate(batch.samples) if i in first]
+    other = [sample for i, sample in enumerate(batch.samples) if i not in first]
+    filled = tuple(other) + (padding(batch.samples[0]),)
+    count = max(len(one), 2)
+    singly = [(i,) for i in range(len(one))] + [()] * (count - len(one))
+    at_once = [tuple(range(len(other))), (len(other),)] + [()] * (count - 2)
+    return [
+        MiniBatch(samples=tuple(one), micro_batches=tuple(singly)),
+        MiniBatch(samples=filled, micro_batches=tuple(at_once)),
+    ]
 
 
 def close(loss: float, gradient: torch.Tensor, other: float, other_gradient: torch.Tensor) -> None:
     assert abs(loss - other) <= TOLERANCE * max(1.0, abs(other))
     assert (gradient - other_gradient).norm() <= TOLERANCE * max(1.0, float(other_gradient.norm()))
+
+
+def test_every_option_of_the_loss_is_laid_out() -> None:
+    """A loss that is added belongs into ``LOSSES``."""
+    configs = [LearnerConfig(**given) for given in LOSSES.values()]
+    losses = [config.loss for config in configs]
+    assert {loss.kind for loss in losses} == set(KINDS)
+    weighed = {(loss.importance, loss.importance_unit) for loss in losses if loss.importance != "off"}
+    assert weighed == set(product(set(IMPORTANCE) - {"off"}, UNITS))
+    assert {(x.kl, x.kl_unbiased) for x in losses if x.beta > 0} == set(product(KL_KINDS, (False, True)))
+    assert any(loss.entropy_bonus for loss in losses) and any(config.dual_clip for config in configs)
 
 
 FEW = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -177,7 +232,7 @@ def test_the_layout_changes_no_loss(name: str, data: st.DataObject) -> None:
     def result(batch: MiniBatch) -> Result:
         return gradient_of(learner.model.parameters(), lambda: learner.update(batch), "loss")
 
-    layouts_agree(result, data, ValueTargets())
+    layouts_agree(result, data)
 
 
 @pytest.mark.parametrize("unit", ["step", "token"])
@@ -197,7 +252,7 @@ def test_the_layout_changes_no_critic(
         parameters = [*made.trunk.parameters(), *made.head.parameters()]
         return gradient_of(parameters, lambda: made.update(batch), "value_loss")
 
-    layouts_agree(result, data, ValueTargets(unit=unit))
+    layouts_agree(result, data, unit)
 
 
 def test_the_gradients_compared_are_not_0() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from playing import call
 from safetensors.numpy import load_file
 from test_resume import iterations, killed_after, resume
@@ -21,7 +22,7 @@ from steprl.trainers.recipe import Recipe
 from steprl.trainers.report import iteration_metrics
 from steprl.trainers.storage.curves import CRITIC_PANELS, PANELS
 from steprl.trainers.storage.run_folder import RunFolder
-from steprl.types import TrajectoryGroup
+from steprl.types import StopReason, TrajectoryGroup
 
 PPO = ("algorithm.estimator=gae", "critic.learner.lr=1e-2", "evaluation.tasks=0")
 HESITANT = {**DICE, "engine": {**DICE["engine"], "args": {"replies": ["0", call("hint")]}}}
@@ -124,6 +125,39 @@ def test_scores_are_those_of_policy_reference_and_critic(tiny_policy: str, tmp_p
     assert any(values.any() for values in scores.values.values())
     cut = [t for t in trained if t.stop_reason.bootstraps]
     assert cut and scores.bootstrap_values == models.critic.bootstrap_values(cut, max_context=64)
+
+
+@pytest.mark.parametrize("unit", ["token", "step"])
+def test_a_trajectory_that_a_limit_ended_goes_on_with_the_value_of_what_follows(
+    tiny_policy: str, tmp_path: Path, unit: str
+) -> None:
+    """After the final prompt, or after the last action where the engine's context has no room for it."""
+    hints = {**DICE, "engine": {**DICE["engine"], "args": {"replies": [call("hint")]}}}
+    options = (*PPO, f"algorithm.args.credit={unit}", "algorithm.args.whiten=false")
+    _, (long, *_) = played(recipe_of(hints, tiny_policy, tmp_path, *options, "rollout.max_steps=2"))
+    final = long.trajectories[0].final_prompt_ids
+    assert final is not None
+    for steps, room, reason in (
+        (2, len(final), StopReason.MAX_STEPS),
+        (2, len(final) - 1, StopReason.MAX_STEPS),  # where another limit came first
+        (3, len(final) - 1, StopReason.CONTEXT_FULL),
+    ):
+        limits = (f"rollout.max_steps={steps}", f"engine.max_context={room}")
+        recipe = recipe_of(hints, tiny_policy, tmp_path, *options, *limits)
+        parts, groups = played(recipe)
+        critic = parts.models.critic
+        assert critic is not None
+        torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(0))
+        one = groups[0].trajectories[0]
+        last = one.steps[-1]
+        assert one.stop_reason is reason and one.final_prompt_ids is not None and one.reward == 0.0
+        reads = np.concatenate([last.prompt_ids, last.action_ids])
+        if room == len(final):
+            reads = one.final_prompt_ids
+        (expected,) = critic.bootstrap([reads])
+        credits = learn(recipe, parts, 1, groups).credits
+        assert credits is not None and credits.returns is not None and abs(expected) > 1e-3
+        assert credits.returns[one.key(len(one.steps) - 1)][-1] == pytest.approx(expected, rel=1e-4)
 
 
 def test_the_reference_is_the_policy_until_its_first_step_and_then_stays(

@@ -77,6 +77,7 @@ def test_every_figure_of_a_batch_counted_by_hand() -> None:
         "reward/component/format": 0.25,
         "episode/steps": 1.5,
         "episode/steps_max": 2,
+        "episode/prompt_tokens": 4.5,  # 2 + 5, 2
         "episode/action_tokens": 3.5,  # 2 + 1 and 4
         "episode/env_s": 3.0,
         "step/action_tokens": 2.75,  # 1.5 and 4

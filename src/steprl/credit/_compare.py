@@ -15,11 +15,15 @@ EPSILON = 1e-6
 
 
 def compare(x_N: Doubles, compared_N: Bools, formula: Callable[[Doubles, Bools], Doubles]) -> Doubles:
-    """``formula`` of the numbers; fewer than two to compare, or equal ones throughout: exactly 0."""
+    """``formula`` of the numbers; fewer than two to compare, or equal ones throughout: exactly 0.
+
+    Where only numbers outside the statistics differ, those that are compared still are exactly 0.
+    """
     # Equality is tested on the numbers: a float residue of their mean is not signal.
     if compared_N.sum() < 2 or equal_rewards(x_N.tolist()):
         return np.zeros_like(x_N)
-    return formula(x_N, compared_N)
+    found_N = formula(x_N, compared_N)
+    return np.where(compared_N, 0.0, found_N) if equal_rewards(x_N[compared_N].tolist()) else found_N
 
 
 def centred(x_N: Doubles, compared_N: Bools) -> Doubles:

@@ -34,3 +34,10 @@ def switch(name: str, value: bool) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"an estimator's {name} is {value!r}; it must be true or false")
     return value
+
+
+def count(name: str, value: int) -> int:
+    """``value``, a whole number from 1 on."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"an estimator's {name} is {value!r}; it must be a whole number, 1 or more")
+    return value

@@ -18,7 +18,7 @@ import numpy as np
 
 from steprl.credit._chains import along, unit_rewards
 from steprl.credit._members import scored, spread
-from steprl.credit._options import amount, one_of, share, switch
+from steprl.credit._options import amount, count, one_of, share, switch
 from steprl.credit._whiten import Unit, whitened_steps
 from steprl.errors import ConfigError
 from steprl.types import Credits, Doubles, Need, Scores, StepKey, Trajectory, TrajectoryGroup
@@ -32,8 +32,8 @@ class Gae:
         gamma: discount, per token or per step as ``credit`` says.
         lam: 1 trusts the rewards alone, 0 trusts the critic after one unit.
         whiten: measure advantages by mean and spread of the batch; returns never are.
-        values: who says what a state is worth: "critic", or "rollout", the mean of fresh continuations of it
-            (VinePPO, arXiv:2410.01679), which there is by step only. They are read in the same place.
+        values: who says what a state is worth: "critic", or "rollout", the mean of ``continuations`` fresh
+            episodes from it (VinePPO, arXiv:2410.01679), by step only.
         kl_beta: r_j is less ``kl_beta`` · (logπ_old − logπ_ref) of each token; above 0 it needs a reference.
 
     Raises:
@@ -50,6 +50,7 @@ class Gae:
         lam: float = 1.0,
         whiten: bool = True,
         values: Literal["critic", "rollout"] = "critic",
+        continuations: int = 4,
         kl_beta: float = 0.0,
     ) -> None:
         one_of("credit", credit, ("token", "step"))
@@ -62,6 +63,9 @@ class Gae:
             if credit == "token":
                 raise ConfigError('values = "rollout" are those of steps: set credit = "step"')
             self.requires = frozenset({Need.SNAPSHOTS})
+        elif continuations != 4:
+            raise ConfigError(f'continuations = {continuations} has no effect without values = "rollout"')
+        self.continuations = count("continuations", continuations)
         if self.kl_beta > 0:
             self.requires = self.requires | {Need.REFERENCE}
 
@@ -97,8 +101,7 @@ class Gae:
             return np.zeros(0)
         if scores.values is None or key not in scores.values:
             raise ConfigError(
-                f"gae needs a value of every step, and there is none of step {index} of {trajectory.uid}. "
-                f"Configure a critic, or choose an estimator that works without one."
+                f"gae needs a value of every step, of a critic: step {index} of {trajectory.uid}"
             )
         values_A = np.asarray(scores.values[key], dtype=np.float64)
         return values_A[:1] if self.credit == "step" else values_A[sampled]
@@ -112,7 +115,6 @@ def _after(trajectory: Trajectory, scores: Scores) -> float:
     if trajectory.uid not in known:
         raise ConfigError(
             f"{trajectory.uid} was truncated ({trajectory.stop_reason}), and scores.bootstrap_values has no "
-            f"value of what comes after it. Read one at the last token of its final prompt, or after its "
-            f"last action token where that prompt is missing or too long."
+            f"value of what comes after: that of its final prompt, or else after its last token."
         )
     return float(known[trajectory.uid])

@@ -20,9 +20,8 @@ import numpy as np
 from steprl.credit._chains import returns_to_go, unit_rewards
 from steprl.credit._compare import centred, compare, standardised
 from steprl.credit._groups import GroupEstimator
-from steprl.credit._options import amount, one_of, share
+from steprl.credit._options import amount, count, one_of, share
 from steprl.credit._states import State, states
-from steprl.errors import ConfigError
 from steprl.types import Bools, Doubles, Need, Scores, StepKey, TrajectoryGroup
 
 
@@ -64,9 +63,7 @@ class Gigpo(GroupEstimator):
         one_of("mode", mode, ("mean_norm", "mean_std_norm"))
         self._formula = centred if mode == "mean_norm" else standardised
         self.omega, self.gamma = amount("omega", omega), share("gamma", gamma)
-        if min_trajectories < 1:
-            raise ConfigError(f"an estimator's min_trajectories is {min_trajectories}; it must be at least 1")
-        self.min_trajectories = min_trajectories
+        self.min_trajectories = count("min_trajectories", min_trajectories)
         self.smallest_group = max(2, min_trajectories)
 
     def advantages(self, rewards_N: Doubles, compared_N: Bools) -> Doubles:

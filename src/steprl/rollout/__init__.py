@@ -1,6 +1,7 @@
 """Playing episodes: a session records the steps, a workflow decides what happens, a pool runs many."""
 
 from steprl.rollout.config import Deadlines, FailurePolicy, RolloutConfig
+from steprl.rollout.episode import Episode
 from steprl.rollout.pool import Pool, Progress
 from steprl.rollout.seeds import derive_seed
 from steprl.rollout.session import EpisodeSession
@@ -9,6 +10,7 @@ from steprl.rollout.workflow import EnvWorkflow
 __all__ = [
     "Deadlines",
     "EnvWorkflow",
+    "Episode",
     "EpisodeSession",
     "FailurePolicy",
     "Pool",

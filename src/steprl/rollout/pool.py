@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from steprl.errors import ConfigError, EngineError, EnvError, StepRLError
 from steprl.rewards.compose import RewardComposer
@@ -20,6 +21,7 @@ from steprl.types import (
     Prompt,
     Renderer,
     Sampling,
+    Step,
     Task,
     Trajectory,
     TrajectoryGroup,
@@ -139,7 +141,32 @@ class Pool:
         engine = _Recording(self._engine.max_context)
         return (await self._player.play(episode, engine, Pending(0), recorded.steps)).trajectory
 
-    async def _all(self, episodes: Sequence[Episode], progress: Progress | None) -> list[Played]:
+    async def play_on(
+        self,
+        episodes: Sequence[Episode],
+        recorded: Sequence[Sequence[Step]],
+        *,
+        progress: Progress | None = None,
+    ) -> list[Trajectory]:
+        """Play episodes that have begun: recorded actions are taken again, the engine is asked from there.
+
+        Where the environment answers a recorded action otherwise than it did, the error of the trajectory is
+        of the kind ``Diverged``.
+
+        Raises:
+            EnvError, EngineError, ConfigError: as `collect` does.
+        """
+        begun = {episode.uid: steps for episode, steps in zip(episodes, recorded, strict=True)}
+        played = await self._all(episodes, progress, begun)
+        _refuse_total_failure(played)
+        return [episode.trajectory for episode in played]
+
+    async def _all(
+        self,
+        episodes: Sequence[Episode],
+        progress: Progress | None,
+        begun: Mapping[str, Sequence[Step]] = MappingProxyType({}),
+    ) -> list[Played]:
         pending = Pending(self._report)
         free = asyncio.Semaphore(self._concurrency)
         turns = None
@@ -148,7 +175,9 @@ class Pool:
 
         async def play(episode: Episode) -> Played:
             async with free if turns is None else turns.seat(episode.uid):
-                played = await self._player.play(episode, turns or self._engine, pending)
+                played = await self._player.play(
+                    episode, turns or self._engine, pending, begun.get(episode.uid, ())
+                )
             if self._fail_fast and played.raised is not None:
                 raise _told("an episode failed, and rollout.failures.fail_fast is set", played)
             if progress is not None:

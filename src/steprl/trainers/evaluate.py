@@ -10,8 +10,7 @@ from steprl.rollout import Pool, Progress, derive_seed
 from steprl.trainers.parts import Parts
 from steprl.trainers.progress import Display
 from steprl.trainers.recipe import Recipe
-from steprl.trainers.report import failures
-from steprl.trajectory.statistics import batch_statistics
+from steprl.trajectory.statistics import batch_statistics, failures
 from steprl.trajectory.store import file_path, write
 from steprl.types import Sampling, StopReason, Task, TrajectoryGroup
 
@@ -97,7 +96,7 @@ async def evaluate_in_training(
         for name, value in (("success", result.success), ("reward", result.reward)):
             if value is not None:
                 found[prefix + name] = value
-        for line in failures(result.groups):
+        for line in failures(t for group in result.groups for t in group.trajectories):
             display.say(line)
     told = "  ".join(f"{name} {value:.3f}" for name, value in found.items())
     display.say(f"evaluation {when} training, {len(tasks)} tasks: {told}")

@@ -12,6 +12,7 @@ from typing import Any
 from tensorboard.summary import Writer
 
 from steprl.rollout import derive_seed
+from steprl.trainers.continuations import StateValues, state_values
 from steprl.trainers.cursor import TaskCursor
 from steprl.trainers.evaluate import evaluate_in_training
 from steprl.trainers.interrupt import Interrupted, Stop, run_async
@@ -26,7 +27,7 @@ from steprl.trainers.storage.run_folder import RunFolder
 from steprl.trainers.storage.state import TrainerState
 from steprl.trainers.watch import Alarm, Verdict, Watch, collapsed, marks
 from steprl.trajectory.store import file_path, write
-from steprl.types import TrajectoryGroup
+from steprl.types import Task, TrajectoryGroup
 
 
 class Trainer:
@@ -108,7 +109,9 @@ class Trainer:
         number, position = self.iteration + 1, self.cursor.position
         started = perf_counter()
         try:
-            groups = await self._roll_out(number)
+            tasks = self.cursor.take(self.recipe.rollout.groups)
+            groups = await self._roll_out(number, tasks)
+            valued = await self._value(number, tasks, groups)
         except BaseException:
             self.cursor.position = position  # these tasks were dispatched but not trained on
             raise
@@ -116,7 +119,7 @@ class Trainer:
 
         least = self.recipe.rollout.failures.minimum_group
         kept = [g for g in groups if sum(t.stop_reason.trains for t in g.trajectories) >= least]
-        learned = learn(self.recipe, self.parts, number, kept)
+        learned = learn(self.recipe, self.parts, number, kept, valued)
         self.iteration = number  # at once: a checkpoint must never pair these weights with the last number
         await self.parts.player.engine.sync(self.parts.learner.source(), number)
         finished = perf_counter()
@@ -124,13 +127,14 @@ class Trainer:
         write(file_path(self.folder.path, iteration=number), groups, iteration=number)
         if not learned.token_rows:
             self.display.say(f"iteration {number}: no episode is left to train on; the weights stay")
-        return iteration_metrics(
+        found = iteration_metrics(
             groups,
             dropped=len(groups) - len(kept),
             learned=learned,
             rollout_seconds=rolled_out - started,
             update_seconds=finished - rolled_out,
         )
+        return found if valued is None else {**found, **valued.metrics()}
 
     def save(self) -> Path:
         """A checkpoint of this moment, which is also a model folder that ``from_pretrained`` reads; and the
@@ -162,13 +166,13 @@ class Trainer:
 
     # ── the stages of an iteration ────────────────────────────────────────────────────────────────
 
-    async def _roll_out(self, number: int) -> list[TrajectoryGroup]:
+    async def _roll_out(self, number: int, tasks: Sequence[Task]) -> list[TrajectoryGroup]:
         config = self.recipe.rollout
         if self.recipe.deterministic:
             await self.parts.forget_cached()
         with self.display.phase(f"rollout {number}", config.groups * config.group_size) as bar:
             groups = await self.parts.player.pool.collect(
-                self.cursor.take(config.groups),
+                tasks,
                 label=f"train-{number}",
                 seed=derive_seed(self.recipe.seed, "train", number),
                 group_size=config.group_size,
@@ -178,6 +182,15 @@ class Trainer:
             )
         tell_rollout(self.display, self.recipe, self.parts.player, groups, number)
         return groups
+
+    async def _value(
+        self, number: int, tasks: Sequence[Task], groups: Sequence[TrajectoryGroup]
+    ) -> StateValues | None:
+        """Values of the states from continuations, for an estimator that wants them so."""
+        valued = await state_values(self.recipe, self.parts, tasks, groups, number, self.display)
+        for line in valued.troubles() if valued else ():
+            self.display.say(f"continuations: {line}")
+        return valued
 
     # ── between iterations ────────────────────────────────────────────────────────────────────────
 

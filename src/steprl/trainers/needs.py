@@ -6,7 +6,7 @@ first rollout batch and before anything is trained.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from typing import Any, Literal
 
 from steprl.credit import check_group_size
@@ -14,6 +14,9 @@ from steprl.envs import ToolEnv
 from steprl.errors import ConfigError
 from steprl.trainers.recipe import Recipe
 from steprl.types import Estimator, Need, TrajectoryGroup
+
+CONTINUATIONS = "continuations"
+"""What an estimator with `Need.SNAPSHOTS` calls the number of continuations it wants of each state."""
 
 
 def check_needs(recipe: Recipe, estimator: Estimator, played: type[Any]) -> None:
@@ -28,6 +31,12 @@ def check_needs(recipe: Recipe, estimator: Estimator, played: type[Any]) -> None
         ConfigError: a need that nothing serves, with the reason and what to do.
     """
     name = f"estimator '{recipe.algorithm.estimator}'"
+    requires: Any = getattr(estimator, "requires", None)
+    if not callable(estimator) or not isinstance(requires, Set):
+        raise ConfigError(
+            f"{name} has requires = {requires!r}: an estimator is called with groups and scores, and its "
+            f"`requires` is a set of what it cannot work without (frozenset() for nothing)"
+        )
     check_group_size(estimator, recipe.rollout.group_size)
     strange = sorted(str(need) for need in estimator.requires - set(Need))
     if strange:
@@ -36,11 +45,7 @@ def check_needs(recipe: Recipe, estimator: Estimator, played: type[Any]) -> None
             f"{', '.join(sorted(Need))}."
         )
     if Need.SNAPSHOTS in estimator.requires:
-        raise ConfigError(
-            f"{name} needs snapshots, to play on from a state more than once, and no environment can be put "
-            f"back into a state yet. Choose an estimator that works without them; gae does with "
-            f'algorithm.args.values = "critic".'
-        )
+        _check_continuations(name, estimator)
     if Need.CRITIC in estimator.requires:
         value_unit(recipe, estimator)
         _check_shared_critic(recipe)
@@ -90,6 +95,15 @@ def value_unit(recipe: Recipe, estimator: Estimator) -> Literal["step", "token"]
             f"before each token. The critic learns them there."
         )
     return "step" if unit == "step" else "token"
+
+
+def _check_continuations(name: str, estimator: Estimator) -> None:
+    count: Any = getattr(estimator, CONTINUATIONS, None)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ConfigError(
+            f"{name} needs snapshots: its values are those of fresh continuations of each state, and its "
+            f"{CONTINUATIONS} is {count!r}. Give it that attribute: how many of each, 1 or more."
+        )
 
 
 def _check_shared_critic(recipe: Recipe) -> None:

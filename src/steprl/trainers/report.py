@@ -15,13 +15,12 @@ from steprl.trainers.progress import Display
 from steprl.trainers.recipe import Recipe
 from steprl.trainers.storage import board
 from steprl.trainers.storage.run_folder import RunFolder
-from steprl.trajectory.statistics import batch_statistics
-from steprl.types import Credits, Trajectory, TrajectoryGroup
+from steprl.trajectory.statistics import batch_statistics, failures
+from steprl.types import Credits, TrajectoryGroup
 
 _COUNTS = frozenset({"skipped_steps", "optimiser_steps", "tokens", "rows", "value_targets"})
 _STEPS = 8
 """Steps whose advantages are told apart."""
-_LINE = 300
 
 
 def record(folder: RunFolder, writer: Writer, iteration: int, metrics: Mapping[str, float]) -> None:
@@ -86,26 +85,6 @@ def _credit_metrics(credits: Credits) -> dict[str, float]:
     return {name: float(np.mean(values)) for name, values in found.items()}
 
 
-def failures(groups: Sequence[TrajectoryGroup]) -> list[str]:
-    """A line for every kind of error in a batch, about the first of its kind."""
-    kinds: dict[str, list[Trajectory]] = {}
-    for group in groups:
-        for trajectory in group.trajectories:
-            if trajectory.error is not None:
-                kinds.setdefault(trajectory.error.kind, []).append(trajectory)
-    lines = []
-    for kind, broken in sorted(kinds.items()):
-        first = broken[0]
-        assert first.error is not None
-        said = " ".join(first.error.message.split())
-        said = said if len(said) <= _LINE else said[:_LINE] + "…"
-        lines.append(
-            f"episode failed: {kind}: {said} ({len(broken)} of this kind, the first is {first.uid}, "
-            f"stop reason {first.stop_reason.value})"
-        )
-    return lines
-
-
 def missing_rewards(rewards: RewardComposer, groups: Sequence[TrajectoryGroup]) -> list[str]:
     """A line for every weighted component that no step of the batch has."""
     seen = {name for group in groups for t in group.trajectories for step in t.steps for name in step.rewards}
@@ -120,7 +99,7 @@ def tell_rollout(
 ) -> None:
     """Say what a person should know of a rollout batch: what broke, rewards that never came, now and then an
     episode."""
-    lines = failures(groups)
+    lines = failures(t for group in groups for t in group.trajectories)
     if number == 1:
         lines += missing_rewards(player.rewards, groups)
     for line in lines:

@@ -13,6 +13,7 @@ trajectories whose stop reason trains: a deadline or an error tells of machines,
 | `reward/component/<name>` | mean over scored trajectories of the component summed over steps |
 | `episode/steps`, `episode/steps_max` | steps of a counted trajectory, summaries too: mean, maximum |
 | `episode/action_tokens` | sampled tokens of a counted trajectory, mean |
+| `episode/prompt_tokens` | prompt tokens of all its steps, mean: what the policy was given, shared or not |
 | `episode/<name>` | mean of the metric `<name>` that counted trajectories recorded themselves |
 | `step/action_tokens` | sampled tokens per step: mean in a trajectory, then over trajectories |
 | `step/prompt_tokens`, `step/prompt_tokens_max` | prompt tokens per step, likewise; the longest prompt |
@@ -53,6 +54,8 @@ from steprl.types import (
 
 OUTCOME = "outcome"
 """The reward component that says whether the task was solved."""
+
+_LINE = 300
 
 _LIMITS = (StopReason.MAX_STEPS, StopReason.CONTEXT_FULL, StopReason.DEADLINE)
 
@@ -119,12 +122,13 @@ def _lengths(counted: Sequence[Trajectory]) -> Figures:
     yield from _mean("episode/steps", lengths)
     sampled = [[int(step.sampled_mask.sum()) for step in trajectory.steps] for trajectory in counted]
     yield from _mean("episode/action_tokens", [sum(tokens) for tokens in sampled])
+    prompts = [[len(step.prompt_ids) for step in trajectory.steps] for trajectory in counted]
+    yield from _mean("episode/prompt_tokens", [sum(tokens) for tokens in prompts])
     for name in _names(trajectory.metrics for trajectory in counted):
         recorded = [trajectory.metrics[name] for trajectory in counted if name in trajectory.metrics]
         yield from _mean(f"episode/{name}", recorded)
     if any(lengths):
         yield "episode/steps_max", float(max(lengths))
-        prompts = [[len(step.prompt_ids) for step in trajectory.steps] for trajectory in counted]
         yield "step/prompt_tokens_max", float(max(max(tokens, default=0) for tokens in prompts))
         cut = [[int(step.finish == "length") for step in trajectory.steps] for trajectory in counted]
         for name, of_steps in (("action_tokens", sampled), ("prompt_tokens", prompts), ("length_share", cut)):
@@ -209,3 +213,22 @@ def _tokens(groups: Sequence[TrajectoryGroup]) -> Figures:
 
 def _names(mappings: Iterable[Iterable[str]]) -> list[str]:
     return sorted({name for mapping in mappings for name in mapping})
+
+
+def failures(trajectories: Iterable[Trajectory]) -> list[str]:
+    """A line for every kind of error in a batch, about the first of its kind."""
+    kinds: dict[str, list[Trajectory]] = {}
+    for trajectory in trajectories:
+        if trajectory.error is not None:
+            kinds.setdefault(trajectory.error.kind, []).append(trajectory)
+    lines = []
+    for kind, broken in sorted(kinds.items()):
+        first = broken[0]
+        assert first.error is not None
+        said = " ".join(first.error.message.split())
+        said = said if len(said) <= _LINE else said[:_LINE] + "…"
+        lines.append(
+            f"episode failed: {kind}: {said} ({len(broken)} of this kind, the first is {first.uid}, "
+            f"stop reason {first.stop_reason.value})"
+        )
+    return lines

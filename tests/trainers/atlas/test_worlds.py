@@ -19,7 +19,7 @@ def _asks(hand: Hand, task: int) -> None:
 
 
 def test_every_way_an_episode_can_go_is_played_once() -> None:
-    episodes = World(name="asks", about="", play=_asks).episodes()
+    episodes = World("asks", "", _asks).episodes()
     found = {
         ("".join(map(chr, e.steps[0].action_ids.tolist())), e.chance, e.stop_reason, e.worth)
         for e in episodes

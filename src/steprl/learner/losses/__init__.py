@@ -10,6 +10,7 @@ from steprl.learner.losses.kl import k2, k3, kl_losses
 from steprl.learner.losses.objective import TokenLosses, TrainedTokens, token_losses
 from steprl.learner.losses.ppo import clipped, ppo_clip
 from steprl.learner.losses.ratios import LOG_RATIO_LIMIT, ratios
+from steprl.learner.losses.slopes import slopes
 from steprl.learner.losses.steps import gspo, gspo_ratios, step_product, step_product_ratios
 from steprl.learner.losses.value import value_clipped, value_losses
 
@@ -27,6 +28,7 @@ __all__ = [
     "kl_losses",
     "ppo_clip",
     "ratios",
+    "slopes",
     "step_product",
     "step_product_ratios",
     "token_losses",

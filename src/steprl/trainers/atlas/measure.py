@@ -12,11 +12,10 @@ from functools import cache
 from typing import TypeVar, cast
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from steprl.batch import Aggregation
-from steprl.learner.losses import TrainedTokens, token_losses
+from steprl.learner.losses import slopes
 from steprl.trainers.atlas.batches import Batches
 from steprl.trainers.atlas.critics import Critic
 from steprl.trainers.atlas.play import World
@@ -178,22 +177,20 @@ class Atlas:
 
     def _gradients(self, advantages_M: Doubles, weights_M: Doubles, loss: Loss) -> Doubles:
         """f64[B, D]: where the learner moves after each batch, −∇ Σ w·l."""
-        learning_E = self.policy.logprobs(self.policy.logits_D)
-        learning_M = torch.tensor(learning_E[self._event_M], requires_grad=True)
-        sampled_M = torch.tensor(self._sampled_E[self._event_M])
-        tokens = TrainedTokens(
-            logprobs=learning_M,
-            old_logprobs=sampled_M if loss.old == "behaviour" else learning_M.detach(),
-            advantages=torch.tensor(advantages_M),
-            engine_logprobs=sampled_M,
-            step=torch.tensor(self._step_M),
-            entropy=torch.zeros(len(self._event_M), dtype=torch.float64),
+        learning_M = self.policy.logprobs(self.policy.logits_D).real[self._event_M]
+        sampled_M = self._sampled_E[self._event_M]
+        slopes_M = slopes(
+            learning_M,
+            old_logprobs_M=sampled_M if loss.old == "behaviour" else learning_M,
+            engine_logprobs_M=sampled_M,
+            advantages_M=advantages_M,
+            weights_M=weights_M,
+            step_M=self._step_M,
+            config=loss.config,
         )
-        objective = (torch.tensor(weights_M) * token_losses(tokens, loss.config).losses).sum()
-        (slopes_M,) = torch.autograd.grad(objective, learning_M)
         events, count = len(self.policy.events), len(self.batches.members)
         cells = np.bincount(
-            self._batch_M * events + self._event_M, weights=-slopes_M.numpy(), minlength=count * events
+            self._batch_M * events + self._event_M, weights=-slopes_M, minlength=count * events
         )
         gradients_BD: Doubles = cells.reshape(count, events) @ self.policy.scores()
         return gradients_BD

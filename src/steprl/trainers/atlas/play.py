@@ -7,7 +7,7 @@ choices prescribed, until all have been made, and what comes out are ordinary tr
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 import numpy as np
 
@@ -166,7 +166,7 @@ class Hand:
         return choice
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class World:
     """A small task, how it is sampled, and what is known of it beforehand.
 
@@ -192,6 +192,7 @@ class World:
     name: str
     about: str
     play: Callable[[Hand, int], None] = field(repr=False)
+    _: KW_ONLY
     tasks: tuple[float, ...] = (1.0,)
     groups: int = 1
     group_size: int = 3

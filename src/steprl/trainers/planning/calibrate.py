@@ -20,14 +20,14 @@ from steprl.rollout import derive_seed
 from steprl.trainers.cursor import TaskCursor
 from steprl.trainers.given import Given
 from steprl.trainers.interrupt import run_async
-from steprl.trainers.learning import batches, trained_of
+from steprl.trainers.learning import batches, credits_of, trained_of
 from steprl.trainers.needs import check_recorded
 from steprl.trainers.parts import Parts, build_parts
 from steprl.trainers.planning.memory import MemoryFigures, PeakMemory, weigh
 from steprl.trainers.progress import Display
 from steprl.trainers.recipe import Recipe
 from steprl.trajectory.statistics import batch_statistics
-from steprl.types import Credits, Prompt, Row, Sampling, Scores, Task, Trajectory, TrajectoryGroup
+from steprl.types import Credits, Need, Prompt, Row, Sampling, Scores, Task, Trajectory, TrajectoryGroup
 
 _WARM_UP = 2
 """Groups played and trained on before anything is timed: first passes allocate, and are slow."""
@@ -108,6 +108,12 @@ def calibrate(
     display = display or Display()
     with PeakMemory() as memory:
         parts = build_parts(recipe, given)
+        if Need.SNAPSHOTS in parts.estimator.requires:
+            raise ConfigError(
+                f"estimator '{recipe.algorithm.estimator}' plays continuations of every state, which a "
+                f"calibration does not time yet: its rollouts take longer by a factor of about half "
+                f"the steps of an episode, times the number of continuations"
+            )
         measuring = _Measuring(recipe, parts, display)
         played, rollout, evaluation = run_async(lambda: measuring.play(count))
         learner = measuring.learn(played)
@@ -225,7 +231,7 @@ class _Measuring:
         started = perf_counter()
         scores = models.scores(trained, token_rows, max_context=self.parts.player.engine.max_context)
         scoring = perf_counter() - started
-        credits = self.parts.estimator(groups, scores)
+        credits = credits_of(recipe, self.parts.estimator, groups, scores)
         update, critic = self._updates(token_rows, credits, scores)
         started = perf_counter()
         run_async(self.parts.forget_cached)
