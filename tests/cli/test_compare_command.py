@@ -58,6 +58,30 @@ def test_algorithms_are_trained_compared_and_compared_again(
     assert code == 0 and "mine" in told and (tmp_path / "again" / "report.html").exists()
 
 
+def test_context_rules_are_compared_by_what_they_cost(steprl: Terminal, recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    command = [
+        "compare",
+        "context",
+        recipe,
+        "--rules",
+        "append_only",
+        "sliding_window:rounds=1",
+        "--seeds",
+        3,
+    ]
+    code, told, _ = steprl(*command, "--out", out)
+    assert code == 0 and "prompt tokens per episode" in told
+    stored = json.loads((out / "comparison.json").read_text())
+    assert stored["differences"]["context.id"] == {
+        "append_only": "append_only",
+        "sliding_window-rounds-1": "sliding_window",
+    }
+    whole, window = (variant["curves"]["prompt tokens"]["mean"][0] for variant in stored["variants"])
+    assert 0 < window <= whole
+    assert "prompt tokens, seconds against iterations" in (out / "report.html").read_text()
+
+
 def test_what_cannot_be_compared_is_told_plainly(steprl: Terminal, recipe: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     refused = steprl.refused("compare", "algorithms", recipe, "--algorithms", "grpo", "rlo", "--out", out)

@@ -81,7 +81,7 @@ def test_variants_come_from_a_file_under_their_names(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["grpo", "grpo"], "two variants are called 'grpo'"),
-        (["learner.lr=1"], "names no algorithm"),
+        (["learner.lr=1"], "names nothing"),
         (["absent.toml"], "there is no recipe 'absent.toml'"),
         (["../up"], None),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,13 +15,23 @@ from steprl.cli.several import taking_several
 
 if TYPE_CHECKING:
     from steprl.trainers.comparison.compare import Comparison
+    from steprl.trainers.comparison.variants import Variant
 
 compare_app = typer.Typer(
-    help="Compare algorithms, or runs, in one report. Example: steprl compare algorithms --help",
+    help="Compare algorithms, context rules, or runs. Example: steprl compare algorithms --help",
     no_args_is_help=True,
 )
 
 
+RecipeFile = Annotated[Path, typer.Argument(help="Recipe, a TOML file.", metavar="RECIPE")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Argument(help="Options of the recipe, such as learner.lr=1e-4.", metavar="[KEY=VALUE]..."),
+]
+Seeds = Annotated[
+    list[int] | None,
+    typer.Option(help="Seeds, the same for every variant; 0 1 2 otherwise.", metavar="N..."),
+]
 OutFolder = Annotated[
     Path | None, typer.Option("--out", help="Folder of the report.", metavar="FOLDER", show_default=False)
 ]
@@ -28,7 +39,7 @@ OutFolder = Annotated[
 
 @compare_app.command(cls=taking_several("--algorithms", "--seeds"))
 def algorithms(
-    recipe: Annotated[Path, typer.Argument(help="Recipe, a TOML file.", metavar="RECIPE")],
+    recipe: RecipeFile,
     algorithms: Annotated[
         list[str],
         typer.Option(
@@ -36,14 +47,8 @@ def algorithms(
             metavar="NAME...",
         ),
     ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Argument(help="Options of the recipe, such as learner.lr=1e-4.", metavar="[KEY=VALUE]..."),
-    ] = None,
-    seeds: Annotated[
-        list[int] | None,
-        typer.Option(help="Seeds, the same for every algorithm; 0 1 2 otherwise.", metavar="N..."),
-    ] = None,
+    overrides: Overrides = None,
+    seeds: Seeds = None,
     out: OutFolder = None,
 ) -> None:
     """Train a recipe once per algorithm and seed, on the same tasks, and write one report.
@@ -54,18 +59,37 @@ def algorithms(
 
     Example: steprl compare algorithms recipes/quickstart.toml --algorithms grpo rloo gigpo --seeds 0 1 2
     """
-    from steprl.config import override, read_toml
-    from steprl.trainers.comparison.compare import compare
+    from steprl.trainers.comparison.figure import OF_ALGORITHMS
     from steprl.trainers.comparison.variants import algorithm_variants
-    from steprl.trainers.progress import Display
 
-    table = override(read_toml(recipe), overrides or [])
-    name = str(table.get("name", recipe.stem))
-    variants = algorithm_variants(algorithms)
-    out = out or Path("comparisons") / name
-    title = f"{name}: {', '.join(variant.name for variant in variants)}"
-    console = Console(stderr=True)
-    _print(compare(table, variants, seeds or [0, 1, 2], out, title=title, display=Display(console)))
+    _compare(recipe, overrides, algorithm_variants(algorithms), seeds, out, OF_ALGORITHMS)
+
+
+@compare_app.command(cls=taking_several("--rules", "--seeds"))
+def context(
+    recipe: RecipeFile,
+    rules: Annotated[
+        list[str],
+        typer.Option(
+            help="Context rules, with options (sliding_window:rounds=2), and TOML files of named variants.",
+            metavar="NAME...",
+        ),
+    ],
+    overrides: Overrides = None,
+    seeds: Seeds = None,
+    out: OutFolder = None,
+) -> None:
+    """Train a recipe once per context rule and seed, on the same tasks, and write one report.
+
+    The same as "compare algorithms", with prompt tokens and seconds in the picture. Writes into --out, which
+    is comparisons/<recipe's name> if left out, and goes on where it stopped.
+
+    Example: steprl compare context recipes/context.toml --rules append_only sliding_window:rounds=2
+    """
+    from steprl.trainers.comparison.figure import OF_CONTEXT
+    from steprl.trainers.comparison.variants import context_variants
+
+    _compare(recipe, overrides, context_variants(rules), seeds, out, OF_CONTEXT)
 
 
 @compare_app.command()
@@ -93,6 +117,27 @@ def _named(folder: str) -> tuple[str | None, Path]:
     """A folder of that name, or else a name before it."""
     name, equals, path = folder.partition("=")
     return (name, Path(path)) if equals and not Path(folder).exists() else (None, Path(folder))
+
+
+def _compare(
+    recipe: Path,
+    overrides: list[str] | None,
+    variants: Sequence[Variant],
+    seeds: list[int] | None,
+    out: Path | None,
+    curves: Sequence[str],
+) -> None:
+    from steprl.config import override, read_toml
+    from steprl.trainers.comparison.compare import compare
+    from steprl.trainers.progress import Display
+
+    table = override(read_toml(recipe), overrides or [])
+    name = str(table.get("name", recipe.stem))
+    title = f"{name}: {', '.join(variant.name for variant in variants)}"
+    display = Display(Console(stderr=True))
+    folder = out or Path("comparisons") / name
+    found = compare(table, variants, seeds or [0, 1, 2], folder, title=title, curves=curves, display=display)
+    _print(found)
 
 
 def _print(found: Comparison) -> None:

@@ -20,8 +20,10 @@ CURVES = {
     "reward": "reward/mean",
     "response length": "episode/action_tokens",
     "KL": "learner/approx_kl",
+    "prompt tokens": "episode/prompt_tokens",
+    "seconds": "time/iteration",
 }
-"""What is drawn against iterations, and the figure of ``metrics.jsonl`` behind it."""
+"""What can be drawn against iterations, and the figure of ``metrics.jsonl`` behind it."""
 
 EVALUATED = {"success": "eval/success", "reward": "eval/reward"}
 """Curves of which there are evaluations as well."""
@@ -121,9 +123,9 @@ def result_of(variant: str, runs: Sequence[Run]) -> Result:
     for name in ("success", "greedy", "reward"):
         for when in ("before", "after"):
             figures[f"{name}_{when}"] = _estimated([run.end(f"{name}_{when}") for run in runs])
-    for name in ("success", "reward"):
+    for name in ("success", "reward", "prompt tokens"):
         last = [_last_tenth(run.curve(CURVES[name])) for run in runs]
-        figures[f"{name}_training"] = _estimated(last)
+        figures[f"{name.replace(' ', '_')}_training"] = _estimated(last)
     figures["environment_steps"] = estimate([float(run.environment_steps) for run in runs])
     figures["warmup_steps"] = estimate([float(run.warmup_steps) for run in runs])
     figures["seconds"] = estimate([run.seconds for run in runs])

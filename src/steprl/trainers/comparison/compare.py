@@ -9,6 +9,7 @@ from pathlib import Path
 from steprl.config import Table
 from steprl.errors import ConfigError
 from steprl.trainers.comparison.aggregation import Result, Run, read_run, result_of, unlike_options
+from steprl.trainers.comparison.figure import OF_ALGORITHMS
 from steprl.trainers.comparison.report import write_report
 from steprl.trainers.comparison.running import train_all, trainings
 from steprl.trainers.comparison.variants import Variant
@@ -30,6 +31,7 @@ def compare(
     out: Path,
     *,
     title: str,
+    curves: Sequence[str] = OF_ALGORITHMS,
     display: Display | None = None,
 ) -> Comparison:
     """Train every variant of a recipe with every seed, then write the report. Repeated, it goes on.
@@ -40,6 +42,7 @@ def compare(
         seeds: the same for every variant.
         out: gets ``runs/<variant>-<seed>``, ``report.html``, ``curves.png`` and ``comparison.json``.
         title: of the report.
+        curves: the four that are drawn.
         display: where progress is told.
 
     Raises:
@@ -55,7 +58,7 @@ def compare(
         )
         for variant in variants
     ]
-    return Comparison(results=results, report=write_report(results, out, title=title))
+    return Comparison(results=results, report=write_report(results, out, title=title, curves=curves))
 
 
 def compare_runs(runs: Sequence[tuple[str | None, Path]], out: Path, *, title: str) -> Comparison:

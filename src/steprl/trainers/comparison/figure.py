@@ -1,4 +1,4 @@
-"""The curves of a comparison as a picture: success, reward, response length and KL, each with its spread."""
+"""The curves of a comparison as a picture, each with its spread: which four depends on what is compared."""
 
 from __future__ import annotations
 
@@ -6,20 +6,27 @@ from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
 
-from steprl.trainers.comparison.aggregation import CURVES, Band, Result
+from steprl.trainers.comparison.aggregation import Band, Result
 
 _AXES = {
     "success": "share of training episodes",
     "reward": "mean over training episodes",
     "response length": "sampled tokens per episode",
     "KL": "KL(old ‖ new) per token, within an iteration",
+    "prompt tokens": "given to the policy, per episode",
+    "seconds": "rollout and update of an iteration",
 }
+
+OF_ALGORITHMS = ("success", "reward", "response length", "KL")
+OF_CONTEXT = ("success", "reward", "prompt tokens", "seconds")
+"""What is drawn: the curves of Agent-R1's figures 7 and 8 (arXiv:2511.14460), and what they cost."""
+
 _FEW = 12
 """Fewer points than this are marked as well as joined."""
 
 
-def picture(results: Sequence[Result], *, title: str) -> bytes:
-    """A PNG with a panel for each curve: the mean over seeds, and one standard deviation to each side."""
+def picture(results: Sequence[Result], curves: Sequence[str], *, title: str) -> bytes:
+    """A PNG with a panel for each of four ``curves``: the mean over seeds, one standard deviation aside."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -27,7 +34,7 @@ def picture(results: Sequence[Result], *, title: str) -> bytes:
     figure = Figure(figsize=(11, 7.2), dpi=110, layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title)
-    for axis, name in zip(figure.subplots(2, 2, sharex=True).flat, CURVES, strict=True):
+    for axis, name in zip(figure.subplots(2, 2, sharex=True).flat, curves, strict=True):
         for index, result in enumerate(results):
             colour = f"C{index % 10}"
             if name in result.curves:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from steprl.trainers.comparison.aggregation import Result, Run, cautions, differences
-from steprl.trainers.comparison.figure import picture
+from steprl.trainers.comparison.figure import OF_ALGORITHMS, picture
 from steprl.trainers.comparison.statistics import LEVEL, Estimate
 from steprl.trainers.storage.durable import storing, write_whole
 
@@ -33,12 +33,15 @@ NOTES = (
     "running mean of a training curve fell below its own peak, in the worst seed.",
     "Environment steps and seconds are of training, evaluations left aside. Steps from which only a critic "
     "learned are counted apart, their seconds are not. Seconds depend on the machine and what else it did.",
-    "Curves: mean over seeds, the shade is one standard deviation to each side. KL is of each iteration's "
+    "Curves: mean over seeds, the shade is one standard deviation to each side. Prompt tokens are those of "
+    "all steps of an episode, as if none were shared. KL is of each iteration's "
     "update (the policy that sampled against the policy trained), not the distance to the first policy.",
 )
 
 
-def write_report(results: Sequence[Result], out: Path, *, title: str) -> Path:
+def write_report(
+    results: Sequence[Result], out: Path, *, title: str, curves: Sequence[str] = OF_ALGORITHMS
+) -> Path:
     """Write the three files into ``out``, which is made if need be; returns that of ``report.html``.
 
     Raises:
@@ -46,10 +49,10 @@ def write_report(results: Sequence[Result], out: Path, *, title: str) -> Path:
     """
     with storing(out):
         out.mkdir(parents=True, exist_ok=True)
-    drawn = picture(results, title=title)
+    drawn = picture(results, curves, title=title)
     write_whole(out / "curves.png", drawn)
     write_whole(out / "comparison.json", json.dumps(as_json(results, title=title), indent=2) + "\n")
-    write_whole(out / "report.html", _html(results, drawn, out, title))
+    write_whole(out / "report.html", _html(results, drawn, out, title, curves))
     return out / "report.html"
 
 
@@ -80,7 +83,7 @@ def table(results: Sequence[Result]) -> tuple[list[str], Rows]:
     return list(_COLUMNS), [[show(result) for show in _COLUMNS.values()] for result in results]
 
 
-def _html(results: Sequence[Result], drawn: bytes, out: Path, title: str) -> str:
+def _html(results: Sequence[Result], drawn: bytes, out: Path, title: str, curves: Sequence[str]) -> str:
     heads, rows = table(results)
     warned = cautions(results)
     encoded = b64encode(drawn).decode("ascii")
@@ -90,7 +93,7 @@ def _html(results: Sequence[Result], drawn: bytes, out: Path, title: str) -> str
         f"<style>{_STYLE}</style>",
         f"<h1>{escape(title)}</h1>",
         *(["<h2>Not alike</h2>", _list(warned, "warning")] if warned else []),
-        f'<img alt="{escape(_spoken(results))}" src="data:image/png;base64,{encoded}">',
+        f'<img alt="{escape(_spoken(results, curves))}" src="data:image/png;base64,{encoded}">',
         "<h2>Figures</h2>",
         _table(heads, rows),
         _ranking(results),
@@ -166,14 +169,14 @@ def _run_json(run: Run) -> dict[str, Any]:
     }
 
 
-def _spoken(results: Sequence[Result]) -> str:
+def _spoken(results: Sequence[Result], curves: Sequence[str]) -> str:
     """The picture in words, for who cannot see it."""
     ends = [
         f"{result.variant} ends at {band.mean[-1]:.2f}"
         for result in results
         if (band := result.curves.get("success")) is not None
     ]
-    return "Success, reward, response length and KL against iterations. " + (
+    return f"{', '.join(curves)} against iterations. ".capitalize() + (
         f"Success in training: {', '.join(ends)}." if ends else ""
     )
 
@@ -229,6 +232,7 @@ _COLUMNS: dict[str, Callable[[Result], str]] = {
     "spread of success": _spread,
     "drawdown of success": lambda result: _number(result.drawdown["success"]),
     "drawdown of reward": lambda result: _number(result.drawdown["reward"]),
+    "prompt tokens per episode, last tenth": _count("prompt_tokens_training"),
     "environment steps": _count("environment_steps"),
     "critic warm-up steps": _count("warmup_steps"),
     "seconds": _count("seconds"),

@@ -65,7 +65,7 @@ def parse_word(text: str) -> tuple[str, Table]:
     found = _WORD.fullmatch(text)
     if found is None:
         raise ConfigError(
-            f"'{text}' names no algorithm. Write a name, or a name with options: gae:credit=step,lam=0.95. "
+            f"'{text}' names nothing. Write a name, or a name with options, as in gae:credit=step,lam=0.95. "
             f"Options of the recipe come before."
         )
     options = found["options"]
@@ -81,9 +81,18 @@ def algorithm_variants(words: Sequence[str]) -> list[Variant]:
     Raises:
         ConfigError: a word or a file cannot be read, or two variants have one name.
     """
+    return _variants(words, "algorithm")
+
+
+def context_variants(words: Sequence[str]) -> list[Variant]:
+    """The same for ``--rules``: context rules with options, as in ``sliding_window:rounds=2``."""
+    return _variants(words, "context")
+
+
+def _variants(words: Sequence[str], kind: str) -> list[Variant]:
     found: list[Variant] = []
     for word in words:
-        found += read_variants(word) if word.endswith(".toml") else [_algorithm(word)]
+        found += read_variants(word) if word.endswith(".toml") else [_variant(word, kind)]
     _refuse_repeated([variant.name for variant in found])
     return found
 
@@ -107,11 +116,11 @@ def read_variants(path: str | Path) -> list[Variant]:
     return [Variant(name=name, overrides=flattened(options)) for name, options in variants.items()]
 
 
-def _algorithm(word: str) -> Variant:
+def _variant(word: str, kind: str) -> Variant:
     name, options = parse_word(word)
-    overrides = {"algorithm.estimator": name}
+    overrides = {f"{kind}.{_COMPONENTS[kind]}": name}
     for key, value in flattened(options).items():
-        overrides[key if "." in key else f"algorithm.args.{key}"] = value
+        overrides[key if "." in key else f"{kind}.args.{key}"] = value
     return Variant(name=re.sub(r"[^A-Za-z0-9._-]+", "-", word), overrides=overrides)
 
 
