@@ -28,6 +28,7 @@ OPTIONS = {
     "deterministic": "bool",
     "model.path": "str",
     "model.format": "str",
+    "model.format_args": "dict[str, typing.Any]",
     "model.chat_template": "str | None",
     "context.id": "str",
     "context.args": "dict[str, typing.Any]",
@@ -61,6 +62,7 @@ OPTIONS = {
     "algorithm.epochs": "int",
     "algorithm.minibatches": "int",
     "algorithm.merge": "bool",
+    "algorithm.summaries": "float",
     "learner.lr": "float",
     "learner.betas": "tuple[float, float]",
     "learner.weight_decay": "float",
@@ -148,6 +150,12 @@ def test_the_list_of_options_is_frozen() -> None:
 
 
 # --- building -----------------------------------------------------------------------------------------
+
+
+def test_by_default_a_batch_is_one_step_and_every_trajectory_counts_the_same() -> None:
+    default = build(Recipe, {"env": {"id": "any"}}).algorithm
+    assert (default.epochs, default.minibatches) == (1, 1)
+    assert (default.aggregation.rule, default.aggregation.max_tokens) == ("traj_mean_token_mean", None)
 
 
 def test_only_the_environment_has_no_default() -> None:

@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from episodes import grouped, rewarded
-from hypothesis import given
+from episodes import grouped, rewarded, step, trajectory
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from steprl.batch import Aggregation, micro_batches, minibatches, rows, split_trajectories
 from steprl.credit import DrGrpo
 from steprl.errors import ConfigError
-from steprl.types import MiniBatch, Scores, StopReason, Trajectory
+from steprl.types import MiniBatch, Scores, StepKey, StopReason, Trajectory
 
 
 def cut(*trajectories: Trajectory, merge: bool = False, **options: Any) -> list[MiniBatch]:
@@ -75,6 +75,39 @@ def test_what_does_not_train_takes_no_place_in_any_mini_batch() -> None:
     assert [len(uids(batch)) for batch in batches] == [1, 1]
     assert set().union(*map(uids, batches)) == {"a", "b"}
     assert cut(*late) == []
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    turns=st.lists(st.integers(1, 4), min_size=2, max_size=9),
+    count=st.integers(1, 5),
+    budget=st.integers(1, 40),
+    merge=st.booleans(),
+)
+def test_no_row_is_repeated_to_fill_a_mini_batch_or_a_micro_batch(
+    turns: list[int], count: int, budget: int, merge: bool
+) -> None:
+    """However badly the numbers divide: every trained token stands once, and its weight is counted once."""
+    members = [rewarded(f"t{i}", i, steps=n) for i, n in enumerate(turns)]
+    found: list[tuple[StepKey, int]] = []
+    for batch in cut(*members, merge=merge, count=count, token_budget=budget):
+        assert sum(float(s.weights.sum()) for s in batch.samples) == pytest.approx(1.0)
+        for micro in batch.micro_batches:
+            for row in (batch.samples[i].row for i in micro):
+                keys = [row.step_keys[t] for t in row.step_index]
+                found += zip(keys, row.token_index.tolist(), strict=True)
+    assert sorted(found) == sorted(
+        (t.key(i), j) for t in members for i in range(len(t.steps)) for j in (0, 1)
+    )
+
+
+def test_a_summary_counts_as_a_step_of_its_trajectory() -> None:
+    summarised = trajectory("a", [step([1], [2], kind="summary"), step([3], [4, 5], reward=1.0)])
+    rule = Aggregation(rule="traj_mean_step_mean")
+    (batch,) = cut(summarised, rewarded("b", 0.0), aggregation=rule)
+    weights = {sample.row.step_keys[0]: sample.weights.tolist() for sample in batch.samples}
+    # two trajectories; two steps of one and of two tokens in the first, one of two tokens in the second
+    assert weights == {StepKey("a", 0): [0.25], StepKey("a", 1): [0.125] * 2, StepKey("b", 0): [0.25] * 2}
 
 
 def test_missing_rows_and_scores_are_noticed() -> None:

@@ -69,14 +69,45 @@ def test_a_message_that_does_not_fit_is_cut_as_a_models_would_be() -> None:
     assert first.stop_reason is StopReason.CONTEXT_FULL
 
 
-def test_a_context_rule_that_wants_a_summary_is_refused() -> None:
-    class Summary:
+class SumUp:
+    """Asks the policy for a summary before every action, and shows it."""
+
+    async def __call__(self, history: History, actor: Any) -> Sequence[Message]:
+        summary = await actor.act(Observation(text="Sum up."))
+        return (*history.opening, Message(role="user", content=summary.text))
+
+
+def test_a_policy_that_cannot_write_the_summary_that_is_wanted_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"Opener has no summarise\(messages\)"):
+        shown(Opener(), context=SumUp())
+
+
+def test_a_summary_is_demonstrated_as_a_step_that_was_sampled() -> None:
+    class Noting(Opener):
+        def summarise(self, messages: Sequence[Message]) -> str:
+            return f"I was told: {messages[-1].content}"
+
+    (first, _) = shown(Noting(), context=SumUp())
+    written = [step for step in first.steps if step.kind == "summary"]
+    assert len(written) >= 1 and all(step.sampled_mask.all() for step in written)
+    assert "I was told: Sum up." in renderer().decode(written[0].action_ids.tolist())
+    acted = first.steps[first.steps.index(written[0]) + 1]
+    assert "I was told: Sum up." in renderer().decode(acted.prompt_ids.tolist())
+
+
+def test_a_summary_that_somebody_else_writes_can_be_demonstrated() -> None:
+    async def note() -> str:
+        return "The key opens it."
+
+    class Noted:
         async def __call__(self, history: History, actor: Any) -> Sequence[Message]:
-            await actor.act(Observation(text="Sum up."))
+            if history.rounds:
+                await actor.act(Observation(text="Sum up."), writer=note)
             return history.opening
 
-    with pytest.raises(ConfigError, match="asks the policy for a summary, which a scripted policy cannot"):
-        shown(Opener(), context=Summary())
+    (first, _) = shown(Opener(), context=Noted())
+    written = [step for step in first.steps if step.kind == "summary"]
+    assert written and not any(step.sampled_mask.any() for step in written)
 
 
 def test_calls_that_would_be_read_as_thought_are_refused() -> None:

@@ -36,6 +36,7 @@ def not_an_env() -> None:
         ("engine.id=torhc", "unknown engine 'torhc'. Did you mean 'torch'?"),
         ("algorithm.estimator=gpro", "unknown estimator 'gpro'. Did you mean 'grpo'?"),
         ("model.format=hermse", "unknown format 'hermse'. Did you mean 'hermes'?"),
+        ("model.format_args.tools=3", "format 'hermes' does not take these options: "),
         ("env.id=test_parts:not_an_env", "neither a class derived from steprl.Env nor a workflow"),
         ("env.args.depth=3", "env 'playing:Guess' does not take these options: "),
         ("context.args.window=3", "context 'append_only' does not take these options: "),
@@ -82,6 +83,12 @@ def test_a_split_that_the_environment_does_not_know_is_refused(tiny_policy: str,
 def test_engine_options_are_checked(tiny_policy: str, tmp_path: Path, assignment: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_player(recipe_of(COURIER, tiny_policy, tmp_path, assignment))
+
+
+def test_the_options_of_a_recipe_reach_its_format(tiny_policy: str, tmp_path: Path) -> None:
+    tags = {"format": "steprl.renderers.tags:TagsFormat", "format_args": {"tools": {"find": "name"}}}
+    player = build_player(recipe_of({**DICE, "model": tags}, tiny_policy, tmp_path))
+    assert player.renderer.write("", [("find", {"name": "Ada"})]) == "<find>Ada</find>"
 
 
 def test_the_scripted_engine_needs_a_script(tiny_policy: str, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ MESSAGES = st.one_of(
         content=ANY_TEXT,
         name=st.none() | TEXT,
         tool_call_id=st.none() | TEXT,
+        mark=st.sampled_from([None, "evidence", "state"]),
     ),
     st.builds(
         Message,

@@ -9,7 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from steprl.types import Action, History, Message, Observation, Round, Task, ToolSpec, Transition, finite
+from steprl.types import (
+    Action,
+    History,
+    Message,
+    Observation,
+    Round,
+    Summary,
+    Task,
+    ToolSpec,
+    Transition,
+    finite,
+)
 
 USER = Message(role="user", content="hi")
 
@@ -59,6 +70,19 @@ def test_a_history_grows_by_making_a_new_one() -> None:
     second = first.then(action, (USER,))
     assert first.rounds == ()
     assert second == History(opening=(USER,), rounds=(Round(action=action, feedback=(USER,)),))
+
+
+def test_a_summary_says_how_many_rounds_there_were_and_stays() -> None:
+    action, summary = Action(text="a", token_ids=(1,)), Action(text="s", token_ids=(2,))
+    past = History(opening=(USER,)).then(action, ()).summarised(summary).then(action, (USER,))
+    assert past.summaries == (Summary(action=summary, rounds=1),) and len(past.rounds) == 2
+    assert past.opening == (USER,)
+
+
+def test_a_mark_is_one_that_context_rules_know() -> None:
+    assert Message(role="tool", content="", mark="evidence").mark == "evidence"
+    with pytest.raises(ValueError, match="mark must be one of evidence, state, or None; got 'proof'"):
+        Message(role="tool", content="", mark="proof")  # type: ignore[arg-type]
 
 
 def test_a_tool_spec_is_an_openai_function() -> None:

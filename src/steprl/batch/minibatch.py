@@ -29,6 +29,7 @@ def minibatches(
     token_budget: int,
     rng: np.random.Generator,
     value_targets: ValueTargets | None = None,
+    factors: Mapping[StepKey, float] | None = None,
 ) -> Iterator[MiniBatch]:
     """The mini-batches of a rollout batch: ``count`` per epoch, shuffled anew in each epoch.
 
@@ -45,6 +46,8 @@ def minibatches(
         token_budget: most tokens of a micro-batch, padding included.
         rng: decides which trajectories train together.
         value_targets: what a critic learns, from ``credits.returns`` and ``scores.values``; None without one.
+        factors: above 0, multiplied onto the weights that the rule gives the tokens of these steps. Every
+            denominator and the critic's targets stay as they are.
 
     Raises:
         ConfigError: ``count``, ``epochs`` or ``token_budget`` is below one.
@@ -61,7 +64,11 @@ def minibatches(
         for uids in split_trajectories(list(masks), count, rng):
             trained = {key: mask for uid in uids for key, mask in masks[uid].items()}
             chosen = [row for uid in uids for row in rows_of[uid]]
-            samples = _samples(chosen, credits, scores, aggregation.weights(trained))
+            weights = aggregation.weights(trained)
+            weights |= {
+                key: weights[key] * factor for key, factor in (factors or {}).items() if key in weights
+            }
+            samples = _samples(chosen, credits, scores, weights)
             if value_targets is not None:
                 value_weights = value_targets.weights(trained)
                 samples = tuple(

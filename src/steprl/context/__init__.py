@@ -4,5 +4,19 @@ A rule arranges messages and is a pure function of the history, which stays exac
 """
 
 from steprl.context.append_only import AppendOnly
+from steprl.context.evidence import Evidence
+from steprl.context.llm_summary import LlmSummary
+from steprl.context.sliding_window import SlidingWindow
+from steprl.context.summary_state import SummaryState
+from steprl.context.think_strip import ThinkStrip
+from steprl.context.token_budget import TokenBudget
 
-__all__ = ["AppendOnly"]
+__all__ = [
+    "AppendOnly",
+    "Evidence",
+    "LlmSummary",
+    "SlidingWindow",
+    "SummaryState",
+    "ThinkStrip",
+    "TokenBudget",
+]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from steprl.types import Message
 
@@ -26,4 +26,13 @@ class ScriptedPolicy(Protocol):
 
     def act(self, messages: Sequence[Message]) -> Move:
         """The next turn, given everything the agent has read and said so far."""
+        ...
+
+
+@runtime_checkable
+class Summarising(Protocol):
+    """What a scripted policy has besides, where a context rule asks the policy for summaries."""
+
+    def summarise(self, messages: Sequence[Message]) -> str:
+        """The summary, given what the agent is shown; the last message asks for it."""
         ...

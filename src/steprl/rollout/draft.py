@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -44,6 +44,18 @@ class Sampled:
             policy_versions=completion.policy_versions,
             sampling=sampling,
             finish=completion.finish,
+        )
+
+    @classmethod
+    def foreign(cls, ids: Sequence[int], version: int, sampling: Sampling) -> Sampled:
+        """What somebody else than the policy wrote: none of it was sampled."""
+        return cls(
+            ids=np.asarray(ids, dtype=np.int32),
+            mask=np.zeros(len(ids), dtype=np.bool_),
+            logprobs=None,
+            policy_versions=np.full(len(ids), version, dtype=np.int32),
+            sampling=sampling,
+            finish="stop",
         )
 
     @classmethod

@@ -28,6 +28,7 @@ from steprl.types import (
     Task,
     ToolSpec,
     Transition,
+    Writer,
     finite,
 )
 
@@ -115,8 +116,9 @@ class EpisodeSession:
         tools: Sequence[ToolSpec] = (),
         agent: str = "policy",
         kind: Literal["act", "summary"] = "act",
+        writer: Writer | None = None,
     ) -> Action:
-        """Ask the policy. The prompt's ids and the sampled ids are recorded as they are.
+        """Ask the policy, or ``writer``. The prompt's ids and the sampled ids are recorded as they are.
 
         Raises:
             EpisodeStopped: the step limit or the context is reached, or the request was aborted.
@@ -146,8 +148,8 @@ class EpisodeSession:
         if self._drafts:
             last = self._drafts[-1]
             last.env_seconds = started - last.started - last.engine_seconds
-        sampled = await self._next_action(asked)
-        action = self._renderer.parse(sampled.ids.tolist(), sampled.finish)
+        sampled = await self._next_action(asked, writer)
+        action = self._renderer.parse(sampled.ids.tolist(), sampled.finish, tools)
         self._drafts.append(
             Draft(
                 prompt_ids=asked,
@@ -215,6 +217,15 @@ class EpisodeSession:
             )
 
     @property
+    def max_context(self) -> int:
+        """The engine's."""
+        return self._engine.max_context
+
+    def count(self, observation: Observation, *, tools: Sequence[ToolSpec] = ()) -> int:
+        """Tokens of the prompt that this observation would make."""
+        return len(prompt_ids(self._renderer, observation, tools))
+
+    @property
     def task_id(self) -> str:
         """Which task is played."""
         return self._task.id
@@ -231,16 +242,16 @@ class EpisodeSession:
 
     @property
     def is_answered(self) -> bool:
-        """Whether the environment has answered the last action, or there is none yet."""
-        return not self._drafts or self._drafts[-1].answered
+        """Whether the environment has answered the last action, or none is to be answered."""
+        return not self._drafts or self._drafts[-1].answered or self._drafts[-1].kind == "summary"
 
     def give_up(self) -> None:
         """A deadline has passed: whoever plays on is told so at the next action."""
         self._given_up = True
         self.stop_reason = StopReason.DEADLINE
 
-    async def _next_action(self, asked: tuple[int, ...]) -> Sampled:
-        """The recorded action, where there is one; else the engine's."""
+    async def _next_action(self, asked: tuple[int, ...], writer: Writer | None) -> Sampled:
+        """The recorded action, where there is one; else the writer's, or the engine's."""
         index = len(self._drafts)
         if index < len(self._recorded):
             step = self._recorded[index]
@@ -251,6 +262,13 @@ class EpisodeSession:
             await asyncio.sleep(0)  # as an engine would: who asks twice at once does so again
             self._asking, self.waiting_since = False, perf_counter()
             return Sampled.then(step)
+        if writer is not None:
+            self._asking = True
+            try:
+                ids = self._renderer.encode(await writer(), literal=True)
+            finally:
+                self._asking = False
+            return Sampled.foreign(ids, self._engine.version, self._sampling)
         self._asking, self.waits_for, self.waiting_since = True, "policy", perf_counter()
         try:
             completion = await self._engine.generate(

@@ -9,19 +9,45 @@ from typing import Literal
 
 from steprl.envs.base import Env
 from steprl.errors import ConfigError
-from steprl.types import Action, ContextRule, History, Message, Observation, Session, Task, finite
+from steprl.types import (
+    Action,
+    ContextRule,
+    History,
+    Message,
+    Observation,
+    Session,
+    Task,
+    ToolSpec,
+    Writer,
+    finite,
+)
 
 logger = logging.getLogger("steprl.rollout")
 
 
 class _PolicyActor:
-    """What a context rule sees of the session: it may ask the policy, and the answer is a step."""
+    """What a context rule sees of the session. ``summaries`` are those written since they were last taken."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, tools: Sequence[ToolSpec]) -> None:
+        self.max_context = session.max_context
+        self.summaries: list[Action] = []
         self._session = session
+        self._tools = tools
 
-    async def act(self, observation: Observation, *, kind: Literal["act", "summary"] = "summary") -> Action:
-        return await self._session.act(observation, kind=kind)
+    def count(self, messages: Sequence[Message]) -> int:
+        return self._session.count(_observed(messages), tools=self._tools)
+
+    async def act(
+        self,
+        observation: Observation,
+        *,
+        kind: Literal["act", "summary"] = "summary",
+        writer: Writer | None = None,
+    ) -> Action:
+        action = await self._session.act(observation, tools=self._tools, kind=kind, writer=writer)
+        if kind == "summary":
+            self.summaries.append(action)
+        return action
 
 
 class EnvWorkflow:
@@ -35,11 +61,11 @@ class EnvWorkflow:
         """Reset, then act and step until the environment ends it or the session does."""
         env = self._make_env()
         session.reward_range = _declared(env)
-        actor = _PolicyActor(session)
         try:
             history = History(opening=tuple(await env.reset(task, seed=session.seed)))
             tools = tuple(tool.spec for tool in env.tools)
-            observation = _observed(await self._context(history, actor))
+            actor = _PolicyActor(session, tools)
+            observation, history = await self._next(history, actor)
             while True:
                 action = await session.act(observation, tools=tools)
                 transition = await env.step(action)
@@ -48,9 +74,20 @@ class EnvWorkflow:
                     session.end(truncated=transition.truncated)
                     return
                 history = history.then(action, transition.feedback)
-                observation = transition.observation or _observed(await self._context(history, actor))
+                if transition.observation is not None:
+                    observation = transition.observation
+                else:
+                    observation, history = await self._next(history, actor)
         finally:
             await _closed(env, session)
+
+    async def _next(self, history: History, actor: _PolicyActor) -> tuple[Observation, History]:
+        """What the rule shows, and the history with the summaries that it asked for."""
+        shown = _observed(await self._context(history, actor))
+        for summary in actor.summaries:
+            history = history.summarised(summary)
+        actor.summaries.clear()
+        return shown, history
 
 
 async def _closed(env: Env, session: Session) -> None:

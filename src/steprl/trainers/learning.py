@@ -6,16 +6,17 @@ Which models there are to score and to train is decided where they are built; no
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from steprl.batch import ValueTargets, minibatches, rows
 from steprl.rollout import derive_seed
+from steprl.trainers.continuations import StateValues
 from steprl.trainers.needs import check_recorded, value_unit
 from steprl.trainers.parts import Parts
 from steprl.trainers.recipe import Recipe
-from steprl.types import Credits, MiniBatch, Row, Scores, Trajectory, TrajectoryGroup
+from steprl.types import Credits, Estimator, MiniBatch, Row, Scores, StepKey, Trajectory, TrajectoryGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,28 +30,48 @@ class Learned:
     values: Sequence[Mapping[str, float]] = ()
 
 
-def learn(recipe: Recipe, parts: Parts, number: int, groups: Sequence[TrajectoryGroup]) -> Learned:
+def learn(
+    recipe: Recipe,
+    parts: Parts,
+    number: int,
+    groups: Sequence[TrajectoryGroup],
+    valued: StateValues | None = None,
+) -> Learned:
     """Score the batch of iteration ``number``, assign credit, take the optimiser steps.
 
-    In the first ``critic.warmup_iterations`` iterations, where there is a critic, it learns alone.
+    ``valued`` are values that continuations found, where the estimator wants them so. In the first
+    ``critic.warmup_iterations`` iterations, where there is a critic, it learns alone.
 
     Raises:
         ConfigError: the first batch lacks what estimator or loss read in it.
     """
     if number == 1:
         check_recorded(recipe, parts.estimator, groups)
+    if valued is not None:
+        groups = valued.without_lost(groups)
     trained = trained_of(groups)
     token_rows = rows(trained, merge=recipe.algorithm.merge)
     if not token_rows:
         return Learned()
     models = parts.models
     scores = models.scores(trained, token_rows, max_context=parts.player.engine.max_context)
-    credits = parts.estimator(groups, scores)
+    if valued is not None:
+        scores = valued.scores(scores, groups)
+    credits = credits_of(recipe, parts.estimator, groups, scores)
     alone = models.critic is not None and number <= recipe.critic.warmup_iterations
-    seed = derive_seed(recipe.seed, "minibatches", number)
+    seed, factor = derive_seed(recipe.seed, "minibatches", number), recipe.algorithm.summaries
     updates = [
         models.update(batch, policy=not alone)
-        for batch in batches(recipe, parts, token_rows, credits, scores, seed, epochs=recipe.algorithm.epochs)
+        for batch in batches(
+            recipe,
+            parts,
+            token_rows,
+            credits,
+            scores,
+            seed,
+            epochs=recipe.algorithm.epochs,
+            factors={key: factor for key in _summaries(trained)} if factor > 0 else None,
+        )
     ]
     return Learned(
         token_rows=token_rows,
@@ -65,6 +86,22 @@ def trained_of(groups: Sequence[TrajectoryGroup]) -> list[Trajectory]:
     return [t for group in groups for t in group.trajectories if t.stop_reason.trains]
 
 
+def credits_of(
+    recipe: Recipe, estimator: Estimator, groups: Sequence[TrajectoryGroup], scores: Scores
+) -> Credits:
+    """What the estimator says; with ``algorithm.summaries = 0`` no token of a summary is in the loss."""
+    credits = estimator(groups, scores)
+    if recipe.algorithm.summaries > 0:
+        return credits
+    every = [t for group in groups for t in group.trajectories]
+    without = {key: np.zeros_like(credits.loss_mask[key]) for key in _summaries(every)}
+    return replace(credits, loss_mask={**credits.loss_mask, **without})
+
+
+def _summaries(trajectories: Sequence[Trajectory]) -> list[StepKey]:
+    return [t.key(i) for t in trajectories for i, step in enumerate(t.steps) if step.kind == "summary"]
+
+
 def batches(
     recipe: Recipe,
     parts: Parts,
@@ -74,8 +111,12 @@ def batches(
     seed: int,
     *,
     epochs: int,
+    factors: Mapping[StepKey, float] | None = None,
 ) -> Iterator[MiniBatch]:
-    """The mini-batches that the recipe makes of a batch, with value targets where there is a critic."""
+    """The mini-batches that the recipe makes of a batch, with value targets where there is a critic.
+
+    ``factors`` are on the weights of some steps.
+    """
     targets = None
     if parts.models.critic is not None:
         targets = ValueTargets(
@@ -91,4 +132,5 @@ def batches(
         token_budget=recipe.learner.token_budget,
         rng=np.random.default_rng(seed),
         value_targets=targets,
+        factors=factors,
     )

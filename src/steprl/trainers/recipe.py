@@ -19,12 +19,13 @@ from steprl.trainers.watch import WatchConfig
 class ModelConfig:
     """The policy: ``path`` is a model folder, a hub id, or "quickstart" (shipped with the package).
 
-    ``format`` is how the model writes tool calls. ``chat_template`` is a Jinja file that replaces the
-    tokenizer's own.
+    ``format`` is how the model writes tool calls, ``format_args`` are its options. ``chat_template`` is a
+    Jinja file that replaces the tokenizer's own.
     """
 
     path: str = "quickstart"
     format: str = "hermes"
+    format_args: dict[str, Any] = field(default_factory=dict)
     chat_template: str | None = None
 
 
@@ -71,6 +72,8 @@ class AlgorithmConfig:
     """Credit assignment, and how a rollout batch becomes optimiser steps.
 
     ``minibatches`` of trajectories per epoch, so optimiser steps per iteration = epochs x minibatches.
+    ``summaries`` multiplies the weights of summary steps: 0 takes them out of the loss and of every
+    denominator, any other factor leaves the denominators as they are.
     """
 
     estimator: str = "grpo"
@@ -79,8 +82,14 @@ class AlgorithmConfig:
     epochs: int = 1
     minibatches: int = 1
     merge: bool = True
+    summaries: float = 1.0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.summaries < float("inf"):
+            raise ConfigError(
+                f"algorithm.summaries must be 0 (not trained) or a number above, got {self.summaries}; "
+                f"1 trains summaries as any other step"
+            )
         for name in ("epochs", "minibatches"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"algorithm.{name} must be at least 1, got {getattr(self, name)}")

@@ -45,6 +45,7 @@ def _message(message: Message) -> dict[str, Any]:
         "content": message.content,
         "name": message.name,
         "tool_call_id": message.tool_call_id,
+        "mark": message.mark,
         "token_ids": None if message.token_ids is None else [int(token) for token in message.token_ids],
     }
     return {name: value for name, value in fields.items() if value is not None}

@@ -125,7 +125,8 @@ def _around_character(then: str, again: str) -> tuple[str, str]:
 
 def _messages(messages: Sequence[Message]) -> str:
     told = (
-        " ".join(filter(None, (message.role, message.name, message.tool_call_id))) + f": {message.content}"
+        " ".join(filter(None, (message.role, message.name, message.tool_call_id, message.mark)))
+        + f": {message.content}"
         for message in messages
     )
     return "\n".join(told) or "none"

@@ -1,8 +1,8 @@
 """The values that pass between rooms, frozen and checked at construction, and the protocols they need."""
 
 from steprl.types._arrays import Bools, Doubles, Floats, Ints
-from steprl.types.interaction import Action, Finish, History, Observation, Round, Transition
-from steprl.types.messages import MalformedCall, Message, Role, Span, Task, ToolCall, ToolSpec, finite
+from steprl.types.interaction import Action, Finish, History, Observation, Round, Summary, Transition
+from steprl.types.messages import MalformedCall, Mark, Message, Role, Span, Task, ToolCall, ToolSpec, finite
 from steprl.types.protocols import (
     Actor,
     ContextRule,
@@ -13,6 +13,7 @@ from steprl.types.protocols import (
     Session,
     WeightSource,
     Workflow,
+    Writer,
 )
 from steprl.types.records import (
     EpisodeError,
@@ -43,6 +44,7 @@ __all__ = [
     "Ints",
     "Learner",
     "MalformedCall",
+    "Mark",
     "Message",
     "MiniBatch",
     "Need",
@@ -60,6 +62,7 @@ __all__ = [
     "Step",
     "StepKey",
     "StopReason",
+    "Summary",
     "Task",
     "ToolCall",
     "ToolSpec",
@@ -68,6 +71,7 @@ __all__ = [
     "Transition",
     "WeightSource",
     "Workflow",
+    "Writer",
     "equal_rewards",
     "finite",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from steprl.types.messages import MalformedCall, Message, ToolCall, finite
@@ -76,12 +76,29 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """An answer to a context rule that asked for a summary when there were ``rounds`` rounds."""
+
+    action: Action
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """``z_0 … z_t``: the opening messages of the episode and every round since, exact and complete."""
+    """``z_0 … z_t``: the opening messages of the episode and every round since, exact and complete.
+
+    ``summaries`` are those that the context rule has asked for, in order: a rule that reads them here stays
+    a function of the history.
+    """
 
     opening: tuple[Message, ...]
     rounds: tuple[Round, ...] = ()
+    summaries: tuple[Summary, ...] = ()
 
     def then(self, action: Action, feedback: tuple[Message, ...]) -> History:
         """This history with one more round."""
-        return History(opening=self.opening, rounds=(*self.rounds, Round(action=action, feedback=feedback)))
+        return replace(self, rounds=(*self.rounds, Round(action=action, feedback=feedback)))
+
+    def summarised(self, action: Action) -> History:
+        """This history with a summary written now."""
+        return replace(self, summaries=(*self.summaries, Summary(action=action, rounds=len(self.rounds))))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Role = Literal["system", "user", "assistant", "tool"]
 Span = tuple[int, int]
 """Half-open range ``[start, end)`` in the action's tokens."""
+Mark = Literal["evidence", "state"]
+"""What an environment tells context rules about a message: worth keeping, or the state as a whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +59,9 @@ class Message:
 
     ``token_ids`` are the exact ids of an assistant message that was sampled: a renderer puts them
     into the next prompt as they are, so that the text is never tokenised a second time.
+
+    ``mark`` is for context rules: no renderer shows it. "evidence" is worth keeping; "state" says all there
+    is to know at that moment, so that a later one replaces it.
     """
 
     role: Role
@@ -64,8 +69,11 @@ class Message:
     name: str | None = None
     tool_call_id: str | None = None
     token_ids: tuple[int, ...] | None = None
+    mark: Mark | None = None
 
     def __post_init__(self) -> None:
+        if self.mark is not None and self.mark not in get_args(Mark):
+            raise ValueError(f"mark must be one of {', '.join(get_args(Mark))}, or None; got {self.mark!r}")
         if self.token_ids is not None and self.role != "assistant":
             raise ValueError(f"only assistant messages carry sampled token ids, got role '{self.role}'")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from steprl.types._arrays import Floats
@@ -22,25 +22,49 @@ class Renderer(Protocol):
         """Ids of the prompt, ending where the assistant begins to write."""
         ...
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Ids of plain text, nothing added."""
+    def encode(self, text: str, *, literal: bool = False) -> tuple[int, ...]:
+        """Ids of a text, nothing added; control tokens that are spelled in a ``literal`` one are text."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, control tokens included."""
         ...
 
-    def parse(self, action_ids: Sequence[int], finish: str) -> Action:
-        """Read an action: its text and its tool calls with their token spans."""
+    def parse(self, action_ids: Sequence[int], finish: str, tools: Sequence[ToolSpec] = ()) -> Action:
+        """Read an action: its text and its tool calls with their token spans.
+
+        ``tools`` are those of its prompt: some formats need their schemas to tell a number from text.
+        """
         ...
 
 
+Writer = Callable[[], Awaitable[str]]
+"""Somebody who writes an action in the policy's place, such as a frozen model."""
+
+
 class Actor(Protocol):
-    """What a context rule may use to ask the policy (for a summary, say). The answer is a step."""
+    """What a context rule may use: it may measure prompts, and ask the policy (for a summary, say).
+
+    ``max_context`` is the longest prompt plus action, in tokens.
+    """
+
+    @property
+    def max_context(self) -> int: ...
+
+    def count(self, messages: Sequence[Message]) -> int:
+        """Tokens of the prompt that these messages would make, descriptions of tools included."""
+        ...
 
     async def act(
-        self, observation: Observation, *, kind: Literal["act", "summary"] = "summary"
-    ) -> Action: ...
+        self,
+        observation: Observation,
+        *,
+        kind: Literal["act", "summary"] = "summary",
+        writer: Writer | None = None,
+    ) -> Action:
+        """Ask the policy, which is shown the tools as ever, or ``writer``. The answer is a step; a summary
+        stands in the history from then on."""
+        ...
 
 
 class ContextRule(Protocol):
@@ -60,6 +84,15 @@ class Session(Protocol):
     seed: int
     reward_range: tuple[float, float] | None
 
+    @property
+    def max_context(self) -> int:
+        """The longest prompt plus action, in tokens."""
+        ...
+
+    def count(self, observation: Observation, *, tools: Sequence[ToolSpec] = ()) -> int:
+        """Tokens of the prompt that this observation would make."""
+        ...
+
     async def act(
         self,
         observation: Observation,
@@ -67,8 +100,12 @@ class Session(Protocol):
         tools: Sequence[ToolSpec] = (),
         agent: str = "policy",
         kind: Literal["act", "summary"] = "act",
+        writer: Writer | None = None,
     ) -> Action:
-        """Ask the policy for an action. Raises the session's own stop when a limit is reached."""
+        """Ask the policy for an action, or ``writer`` in its place, of whose tokens none is sampled.
+
+        Raises the session's own stop when a limit is reached.
+        """
         ...
 
     def observe(self, transition: Transition) -> None:

@@ -207,7 +207,7 @@ def _evaluated(
         return None
     recipe = replace(
         recipe,
-        model=ModelConfig(path=str(folder), format=found.format),
+        model=ModelConfig(path=str(folder), format=found.format, format_args=dict(found.format_args)),
         # no action was longer, so one that is twice as long leads nowhere
         rollout=replace(recipe.rollout, max_tokens=2 * found.longest_action()),
     )

@@ -25,7 +25,7 @@ class PolicyConfig:
         args: options of the environment.
         demo_args: options of a demonstrator named ``module:attribute``.
         context: the context rule; ``context_args`` are its options.
-        format: how tool calls are written.
+        format: how tool calls are written; ``format_args`` are its options.
         chat_template: a Jinja file; None: the short ChatML that comes along.
         model: whose tokenizer stored trajectories have, if not their run's own.
         vocabulary: most tokens of a trained tokenizer, tags not counted.
@@ -48,6 +48,7 @@ class PolicyConfig:
     context: str = "append_only"
     context_args: dict[str, Any] = field(default_factory=dict)
     format: str = "hermes"
+    format_args: dict[str, Any] = field(default_factory=dict)
     chat_template: str | None = None
     model: str | None = None
     vocabulary: int = 1024

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from steprl.envs.base import Env
-from steprl.envs.policy import Move, ScriptedPolicy
+from steprl.envs.policy import Move, ScriptedPolicy, Summarising
 from steprl.errors import ConfigError, EngineError
 from steprl.renderers import ChatRenderer
 from steprl.rewards.compose import RewardComposer
@@ -33,6 +33,7 @@ from steprl.types import (
     ToolSpec,
     TrajectoryGroup,
     WeightSource,
+    Writer,
 )
 
 UNLIMITED = 1 << 20
@@ -148,6 +149,8 @@ class _DictatedSession:
         self.reward = session.reward
         self.metric = session.metric
         self.end = session.end
+        self.count = session.count
+        self.max_context = session.max_context
         self._session = session
         self._policy = policy
         self._renderer = renderer
@@ -160,20 +163,13 @@ class _DictatedSession:
         tools: Sequence[ToolSpec] = (),
         agent: str = "policy",
         kind: Literal["act", "summary"] = "act",
+        writer: Writer | None = None,
     ) -> Action:
         """See `Session`. The recorded action is what the policy said, read back as a model's would be."""
-        if kind != "act":
-            raise ConfigError(
-                "the context rule asks the policy for a summary, which a scripted policy cannot write. "
-                "Demonstrate with another context rule, or use stored trajectories as demonstrations."
-            )
-        move = self._policy.act(_read(observation))
-        if not isinstance(move, Move):
-            raise ConfigError(
-                f"{type(self._policy).__name__}.act returned {move!r:.80}, which is not a "
-                f"steprl.envs.policy.Move. Return Move(text=…, calls=…)."
-            )
-        self._engine.say(self.uid, self._renderer.write(move.text, move.calls))
+        if writer is not None:
+            return await self._session.act(observation, tools=tools, agent=agent, kind=kind, writer=writer)
+        move = self._move(_read(observation), kind)
+        self._engine.say(self.uid, self._renderer.write(move.text, move.calls, tools))
         action = await self._session.act(observation, tools=tools, agent=agent, kind=kind)
         if action.finish == "stop" and not _same(move.calls, action):
             raise ConfigError(
@@ -182,6 +178,25 @@ class _DictatedSession:
                 f"closes it."
             )
         return action
+
+    def _move(self, messages: Sequence[Message], kind: Literal["act", "summary"]) -> Move:
+        """What the scripted policy does; of a summary, what it writes."""
+        name = type(self._policy).__name__
+        if kind == "summary":
+            if not isinstance(self._policy, Summarising):
+                raise ConfigError(
+                    f"the context rule asks the policy for a summary, and {name} has no summarise(messages) "
+                    f"to write one. Give it that method, demonstrate with another context rule, or use "
+                    f"stored trajectories as demonstrations."
+                )
+            return Move(text=self._policy.summarise(messages))
+        move = self._policy.act(messages)
+        if not isinstance(move, Move):
+            raise ConfigError(
+                f"{name}.act returned {move!r:.80}, which is not a steprl.envs.policy.Move. "
+                f"Return Move(text=…, calls=…)."
+            )
+        return move
 
 
 def _read(observation: Observation) -> Sequence[Message]:

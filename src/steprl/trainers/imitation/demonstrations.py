@@ -53,6 +53,7 @@ class Demonstrations:
     rows: Sequence[Row]
     dropped: Mapping[Reason, int]
     format: str
+    format_args: Mapping[str, Any]
 
     def figures(self) -> dict[str, Any]:
         """How many there are, how good they are, and how long."""
@@ -123,6 +124,7 @@ def select(
     min_reward: float | None,
     max_context: int,
     format: str,
+    format_args: Mapping[str, Any],
     dropped: Mapping[Reason, int] | None = None,
 ) -> Demonstrations:
     """Keep what can be imitated. ``dropped`` are those that fell out before.
@@ -149,6 +151,7 @@ def select(
         rows=rows(replace(t, steps=tuple(map(_neutral, t.steps))) for t in kept),
         dropped=counts,
         format=format,
+        format_args=format_args,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Any, Literal
 
 from steprl.envs.base import Env
 from steprl.envs.policy import ScriptedPolicy
@@ -42,6 +43,7 @@ def recorded(source: Stored, folder: Path, config: PolicyConfig) -> Demonstratio
         min_reward=config.min_reward,
         max_context=config.size.max_context,
         format=source.model.format,
+        format_args=source.model.format_args,
     )
     greatest = max(int(row.ids.max()) for row in found.rows)
     if greatest >= len(tokenizer):
@@ -49,7 +51,8 @@ def recorded(source: Stored, folder: Path, config: PolicyConfig) -> Demonstratio
             f"'{source.name}' holds the token id {greatest}, but the tokenizer of '{source.model.path}' has "
             f"{len(tokenizer)} tokens: it is another one. Name the right model."
         )
-    ChatRenderer(tokenizer, source.model.format).save(str(folder))
+    format: ToolCallFormat = _made("format", source.model.format, source.model.format_args)
+    ChatRenderer(tokenizer, format).save(str(folder))
     return found
 
 
@@ -68,7 +71,7 @@ def played(
         ConfigError: nothing is left, or a name or option that cannot work.
         EnvError: every episode broke.
     """
-    format: ToolCallFormat = resolve("format", config.format)()
+    format: ToolCallFormat = _made("format", config.format, config.format_args)
     template = _read(config.chat_template) if config.chat_template else CHAT_TEMPLATE.read_text("utf-8")
     able = [task for task in tasks if source.policy_for(task) is not None]
     if not able:
@@ -80,7 +83,7 @@ def played(
     stage = _Stage(
         source=source,
         env=env,
-        context=_context(config),
+        context=_made("context", config.context, config.context_args),
         config=config,
         display=display,
         dropped={"no_oracle": len(tasks) - len(able)},
@@ -125,6 +128,7 @@ class _Stage:
             min_reward=config.min_reward,
             max_context=max_context,
             format=config.format,
+            format_args=config.format_args,
             dropped=self.dropped,
         )
 
@@ -134,13 +138,12 @@ class _Stage:
         return policy
 
 
-def _context(config: PolicyConfig) -> ContextRule:
-    rule = resolve("context", config.context)
+def _made(kind: Literal["context", "format"], name: str, args: Mapping[str, Any]) -> Any:
+    component = resolve(kind, name)
     try:
-        made: ContextRule = rule(**config.context_args)
+        return component(**args)
     except TypeError as error:
-        raise ConfigError(f"context '{config.context}' does not take these options: {error}") from error
-    return made
+        raise ConfigError(f"{kind} '{name}' does not take these options: {error}") from error
 
 
 def _read(path: str) -> str:
