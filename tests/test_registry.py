@@ -19,10 +19,26 @@ BUILT_IN = {
     "env": {"courier", "gsm8k"},
     "tool": {"calculator"},
     "reward": {"malformed_calls", "format", "tool_calls", "action_tokens"},
-    "context": {"append_only"},
-    "format": {"hermes"},
+    "context": {
+        "append_only",
+        "sliding_window",
+        "token_budget",
+        "think_strip",
+        "evidence",
+        "summary_state",
+        "llm_summary",
+    },
+    "format": {"hermes", "qwen3_coder", "llama3_json", "react", "tags", "fenced_code"},
     "engine": {"scripted", "torch"},
-    "estimator": {"grpo", "dr_grpo", "rloo"},
+    "estimator": {
+        "grpo",
+        "dr_grpo",
+        "rloo",
+        "reinforce_pp",
+        "reinforce_pp_baseline",
+        "gae",
+        "gigpo",
+    },
 }
 
 

@@ -13,7 +13,9 @@ from typing import Any, cast, get_args
 
 from steprl.errors import ConfigError
 from steprl.registry import resolve
-from steprl.renderers.formats import ToolCallFormat
+from steprl.renderers._control import ControlTokens, Hidden
+from steprl.renderers._describing import in_words
+from steprl.renderers.formats import DescribedFormat, ToolCallFormat, TypedFormat
 from steprl.renderers.spans import TokenSpans
 from steprl.renderers.template import QUESTION, ChatTemplate
 from steprl.types import Action, Finish, Message, ToolSpec
@@ -29,6 +31,10 @@ class ChatRenderer:
     template, such as ``{"enable_thinking": False}``. A template that writes today's date should be given
     a fixed one here, or a run over midnight changes its prompts.
 
+    A control token that is spelled in a message or a tool (``<|im_start|>`` in a page that was read) is text:
+    only the template writes control tokens, and the policy, whose ids are placed as they are.
+    ``allow_control_tokens`` reads what is spelled as control tokens, too.
+
     ``stop_ids`` are the tokenizer's end-of-sequence token and the special token that the template puts
     after an assistant message.
 
@@ -42,11 +48,14 @@ class ChatRenderer:
         format: str | ToolCallFormat = "hermes",
         *,
         template_options: Mapping[str, Any] | None = None,
+        allow_control_tokens: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
         self._format: ToolCallFormat = resolve("format", format)() if isinstance(format, str) else format
         self._template = ChatTemplate(tokenizer, template_options or {})
-        self._segment_ids = lru_cache(maxsize=_CACHED)(self.encode)
+        self._control = ControlTokens(tokenizer)
+        self._allow_control_tokens = allow_control_tokens
+        self._segment_ids = lru_cache(maxsize=_CACHED)(self._encode_segment)
         self._content = lru_cache(maxsize=_CACHED)(self._decode_action)
         self.stop_ids = self._find_stop_ids()
         asked = self._template.text((QUESTION,))
@@ -55,29 +64,49 @@ class ChatRenderer:
     def render(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> tuple[int, ...]:
         """Ids of the prompt, ending where the assistant begins to write.
 
+        A DescribedFormat describes the tools and their results in plain text, and the template sees neither.
         Assistant messages with ``token_ids`` are placed as these ids. When the template rewrites one of
         them, its word is law: the whole prompt is its text, encoded, and does not extend the last one.
 
         Raises:
-            ConfigError: the template refuses the messages, leaves out the tools or a role.
+            ConfigError: the template refuses the messages, leaves out the tools or a role; or the format
+                cannot call a tool.
             ValueError: the content of a message is not what its token ids say.
         """
-        self._template.check(messages, tools)
-        sampled = [message.token_ids for message in messages if message.token_ids is not None]
         for message in messages:
             self._check_content(message)
-        written = self._template.text(messages, tools)
-        segments = self._template.segments(messages, tools, written)
+        hidden = self._seen(messages, tools)
+        self._template.check(hidden.messages, hidden.tools)
+        sampled = [message.token_ids for message in hidden.messages if message.token_ids is not None]
+        written = self._template.text(hidden.messages, hidden.tools)
+        segments = self._template.segments(hidden.messages, hidden.tools, written)
         if segments is None:
-            return self.encode(written)
-        ids = list(self._segment_ids(segments[0]))
+            return self._encode_segment(written, hidden.prefix)
+        ids = list(self._segment_ids(segments[0], hidden.prefix))
         for exact, segment in zip(sampled, segments[1:], strict=True):
             ids.extend(exact)
-            ids.extend(self._following(exact, segment))
+            ids.extend(self._following(exact, segment, hidden.prefix))
         return tuple(ids)
 
-    def encode(self, text: str) -> tuple[int, ...]:
-        """Ids of plain text, nothing added. Control tokens that stand in the text are read as such."""
+    def text(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> str:
+        """What the template writes of messages, whatever their ids: the prompt as text.
+
+        Raises:
+            ConfigError: as ``render`` does.
+        """
+        hidden = self._seen(messages, tools)
+        written = self._template.text(hidden.messages, hidden.tools)
+        return written if hidden.prefix is None else self._control.reveal(written, hidden.prefix)
+
+    def encode(self, text: str, *, literal: bool = False) -> tuple[int, ...]:
+        """Ids of a text, nothing added. Control tokens that are spelled in it are read as such, unless it is
+        ``literal``.
+
+        Raises:
+            ConfigError: the tokenizer cannot write a control token as text.
+        """
+        if literal and not self._allow_control_tokens:
+            return self._control.encode_text(text)
         return tuple(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -87,8 +116,10 @@ class ChatRenderer:
         )
         return text
 
-    def parse(self, action_ids: Sequence[int], finish: str) -> Action:
+    def parse(self, action_ids: Sequence[int], finish: str, tools: Sequence[ToolSpec] = ()) -> Action:
         """Read an action: its text without the stop token, and its tool calls with their token spans.
+
+        ``tools`` are those of its prompt: a TypedFormat reads their arguments by their schemas.
 
         Raises:
             ValueError: ``finish`` is not one of stop, length, abort.
@@ -103,21 +134,53 @@ class ChatRenderer:
         # when the prompt opened the thought, the format is told by the tag that the action lacks
         calls = tuple(
             replace(call, span=spans.span(start - shift, end - shift))
-            for call, start, end in self._format.parse(self._opened + text, ended)
+            for call, start, end in self._reading(tools).parse(self._opened + text, ended)
         )
         return Action(text=text, token_ids=ids, tool_calls=calls, finish=ended)
 
-    def write(self, text: str, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    def write(
+        self, text: str, calls: Sequence[tuple[str, Mapping[str, Any]]], tools: Sequence[ToolSpec] = ()
+    ) -> str:
         """What an action with this text and these calls, as (name, arguments), looks like.
+
+        ``parse`` with the same tools reads it back.
 
         Raises:
             ConfigError: the tool-call format cannot write it.
         """
-        return self._format.write(text, calls)
+        return self._reading(tools).write(text, calls)
 
     def save(self, folder: str) -> None:
         """Write the tokenizer and its chat template, as ``load_tokenizer`` reads them."""
         self._tokenizer.save_pretrained(folder)
+
+    @property
+    def control_ids(self) -> Mapping[str, int]:
+        """The control tokens of the tokenizer, as they are spelled, and their ids."""
+        return self._control.ids
+
+    def _seen(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Hidden:
+        """What the template is given to write."""
+        if isinstance(self._format, DescribedFormat):
+            messages, tools = in_words(self._format, messages, tools), ()
+        if self._allow_control_tokens:
+            return Hidden(messages=tuple(messages), tools=tuple(tools), prefix=None)
+        sampled = {
+            index: self._before_stop(tuple(message.token_ids))
+            for index, message in enumerate(messages)
+            if message.token_ids is not None
+        }
+        return self._control.hide(messages, tools, sampled)
+
+    def _encode_segment(self, written: str, prefix: str | None) -> tuple[int, ...]:
+        """Ids of what the template wrote, in which stand-ins begin with ``prefix``."""
+        if prefix is None or prefix not in written:
+            return self.encode(written)
+        return self._control.encode_hidden(written, prefix)
+
+    def _reading(self, tools: Sequence[ToolSpec]) -> ToolCallFormat:
+        """The format, which knows the schemas of these tools if it asks for them."""
+        return self._format.typed(tools) if isinstance(self._format, TypedFormat) else self._format
 
     def _before_stop(self, ids: tuple[int, ...]) -> tuple[int, ...]:
         return ids[:-1] if ids and ids[-1] in self.stop_ids else ids
@@ -136,17 +199,17 @@ class ChatRenderer:
                 f"Whoever rewrites a sampled message must drop its token_ids."
             )
 
-    def _following(self, sampled: tuple[int, ...], segment: str) -> tuple[int, ...]:
+    def _following(self, sampled: tuple[int, ...], segment: str, prefix: str | None) -> tuple[int, ...]:
         """Ids of the text after a sampled message, without the end of turn if that was sampled itself.
 
         A cut action has sampled none: there the template's end of turn is added, not sampled. The
         segment is encoded whole before the token is dropped, so that both cases give the same rest.
         """
         if sampled and sampled[-1] in self.stop_ids:
-            ids = self._segment_ids(segment.lstrip())
+            ids = self._segment_ids(segment.lstrip(), prefix)
             if ids and ids[0] == sampled[-1]:
                 return ids[1:]
-        return self._segment_ids(segment)
+        return self._segment_ids(segment, prefix)
 
     def _find_stop_ids(self) -> tuple[int, ...]:
         following = self.encode(self._template.answered[1].lstrip())[:1]

@@ -6,9 +6,9 @@ Formats read text and know nothing of tokens; the renderer turns their character
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from steprl.types import Finish, MalformedCall, ToolCall
+from steprl.types import Finish, MalformedCall, ToolCall, ToolSpec
 
 
 class ParsedCall(NamedTuple):
@@ -43,4 +43,34 @@ class ToolCallFormat(Protocol):
         Raises:
             ConfigError: it cannot be written so.
         """
+        ...
+
+
+@runtime_checkable
+class TypedFormat(ToolCallFormat, Protocol):
+    """A format that writes arguments as bare text, so that only a schema tells a number from text."""
+
+    def typed(self, tools: Sequence[ToolSpec]) -> ToolCallFormat:
+        """This format, reading the arguments of these tools by their schemas."""
+        ...
+
+
+@runtime_checkable
+class DescribedFormat(ToolCallFormat, Protocol):
+    """A format that no chat template knows: in the prompt, tools and their results are plain text.
+
+    The renderer writes ``describe(tools)`` into the system message and the results of tools as user
+    messages; the template is given neither tools nor messages of the role ``tool``.
+    """
+
+    def describe(self, tools: Sequence[ToolSpec]) -> str:
+        """What the model is told: the tools, how to call one, and how its result comes back.
+
+        Raises:
+            ConfigError: the format cannot call one of them.
+        """
+        ...
+
+    def feedback(self, content: str) -> str:
+        """A tool's result as the model reads it."""
         ...

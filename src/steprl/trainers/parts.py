@@ -73,7 +73,7 @@ def build_player(recipe: Recipe, given: Given | None = None) -> Player:
     tokenizer = load_tokenizer(path)
     if recipe.model.chat_template is not None:
         tokenizer.chat_template = _read_template(recipe.model.chat_template)
-    renderer = ChatRenderer(tokenizer, recipe.model.format)
+    renderer = ChatRenderer(tokenizer, _made("format", recipe.model.format, recipe.model.format_args))
     engine = _engine(recipe, path, renderer, given.script)
     rewards = RewardComposer(recipe.rollout.rewards)
     pool = Pool(
