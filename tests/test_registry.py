@@ -16,7 +16,7 @@ from steprl.errors import ConfigError, unknown
 from steprl.registry import Kind, addresses, resolve
 
 BUILT_IN = {
-    "env": {"courier", "gsm8k"},
+    "env": {"courier", "gsm8k", "guestbook"},
     "tool": {"calculator"},
     "reward": {"malformed_calls", "format", "tool_calls", "action_tokens"},
     "context": {

@@ -1,0 +1,324 @@
+"""Guestbook: its rules word for word, its reader, and what it is for: a context rule decides how often anyone
+can be right."""
+
+import asyncio
+import re
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from steprl import check_env
+from steprl.context import AppendOnly, Evidence, LlmSummary, SlidingWindow, TokenBudget
+from steprl.envs.guestbook import (
+    ENTRIES,
+    GUESTS,
+    LAST,
+    LENGTHS,
+    REMARKS,
+    ROOMS,
+    Guestbook,
+    book,
+    guestbook_tasks,
+)
+from steprl.envs.guestbook_demos import Reader
+from steprl.errors import ConfigError, EnvError, TaskError
+from steprl.tasks import task_hash
+from steprl.trainers.imitation.demonstrate import demonstrate
+from steprl.types import Action, ContextRule, Message, StopReason, Task, ToolCall, Transition
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+import context_calibration as calibration
+
+TASK = Task(
+    id="t",
+    prompt="Where did Ada and Zoe sleep?",
+    answer="Ada 4, Zoe 7",
+    data={"pages": 3, "stays": {"Ada": [2, 4], "Zoe": [0, 7]}, "noise": 5},
+)
+TURN = Action(text="", token_ids=(1,), tool_calls=(ToolCall(name="turn", arguments={}, id="call_0"),))
+
+
+def say(text: str) -> Action:
+    return Action(text=text, token_ids=(1,))
+
+
+def steps(*actions: Action, task: Task = TASK) -> list[Transition]:
+    async def episode() -> list[Transition]:
+        env = Guestbook()
+        await env.reset(task, seed=0)
+        return [await env.step(action) for action in actions]
+
+    return asyncio.run(episode())
+
+
+def reward(answer: str, turns: int = 4) -> float:
+    *_, last = steps(*[TURN] * turns, say(answer))
+    assert last.terminated
+    return last.rewards["outcome"]
+
+
+# --- the environment ----------------------------------------------------------------------------------
+
+
+def test_an_episode_word_for_word():
+    opening = asyncio.run(Guestbook().reset(TASK, seed=0))
+    assert [(message.role, message.content) for message in opening] == [
+        ("system", "Turn every page, then answer."),
+        ("user", "Where did Ada and Zoe sleep?"),
+    ]
+    *turned, end, again, answered = steps(*[TURN] * 5, say("Ada 4, Zoe 7"))
+    told = [transition.feedback[0].content for transition in turned]
+    assert told == list(book(TASK))
+    assert [text.split(" ", 2)[:2] for text in told] == [["Page", "1."], ["Page", "2."], ["Page", "3."]]
+    assert end.feedback == again.feedback
+    assert end.feedback[0].content == "The end. Answer: guest room, guest room." == LAST
+    assert answered.rewards == {"outcome": 1.0} and answered.terminated
+
+
+def test_what_matters_is_marked_and_nothing_else():
+    marks = [transition.feedback[0].mark for transition in steps(*[TURN] * 5)]
+    assert marks == ["evidence", None, "evidence", "evidence", "evidence"]
+    wrong = Action(text="", token_ids=(1,), tool_calls=(ToolCall(name="back", arguments={}, id="call_0"),))
+    (refused,) = steps(wrong)
+    assert refused.feedback[0].content.startswith("Error: unknown tool 'back'")
+    assert refused.feedback[0].mark is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "worth"),
+    [
+        ("Ada 4, Zoe 7", 1.0),
+        ("Ada 4, Zoe 7.", 1.0),
+        ("Ada: 4\nZoe: 7", 1.0),
+        ("Zoe 7, Ada 4", 0.0),
+        ("Ada 4, Zoe 8", 0.0),
+        ("Ada 4, Ada 5, Zoe 7", 0.0),
+        ("Ada 4", 0.0),
+        ("4 7", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_an_answer_names_both_guests_in_order_with_their_rooms_and_nothing_else(answer, worth):
+    assert reward(answer) == worth
+
+
+@pytest.mark.parametrize(("turns", "worth"), [(0, 0.0), (2, 0.0), (3, 1.0), (4, 1.0)])
+def test_an_answer_counts_once_every_page_was_turned(turns, worth):
+    assert reward("Ada 4, Zoe 7", turns) == worth
+
+
+def test_the_anchor_is_how_far_the_book_was_read_and_what_was_told():
+    anchors = [transition.anchor for transition in steps(*[TURN] * 5)]
+    assert anchors[:4] == [f"{n} | {text}" for n, text in enumerate([*book(TASK), LAST], start=1)][:3] + [
+        f"3 | {LAST}"
+    ]
+    assert anchors[3] == anchors[4]
+
+
+def test_the_checker_finds_nothing_wrong():
+    report = check_env(Guestbook, Guestbook.tasks("eval"), resets=20, episodes=4)
+    assert {check.name: check.status for check in report.checks if check.status != "passed"} == {
+        "stop_flags": "warned"  # who turns pages for ever is left to the run's own limit
+    }
+    assert report.scores["oracle"].mean == 1.0 and report.scores["random"].mean < 0.2
+
+
+# --- its tasks ----------------------------------------------------------------------------------------
+
+
+def test_the_task_sets():
+    train, evaluation = Guestbook.tasks("train"), Guestbook.tasks("eval")
+    assert (len(train), len(evaluation)) == (4096, 240)
+    assert Counter(task.data["pages"] for task in evaluation) == dict.fromkeys(LENGTHS, 48)
+    assert len({task.id for task in (*train, *evaluation)}) == 4096 + 240
+    assert evaluation == Guestbook.tasks("eval")
+    short = Guestbook.tasks("short")
+    assert {task.data["pages"] for task in short} == {2, 3, 4, 5, 6, 7, 8}
+    asked = [{frozenset(task.data["stays"]) for task in tasks} for tasks in (train, short, evaluation)]
+    assert not asked[2] & (asked[0] | asked[1])
+    with pytest.raises(TaskError, match="unknown Guestbook task set 'evl'. Did you mean 'eval'?"):
+        Guestbook.tasks("evl")
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32), st.integers(0, 2**32), st.lists(st.integers(2, 9), min_size=1, max_size=4))
+def test_splits_share_no_two_guests_whatever_the_seeds(one, other, lengths):
+    train = guestbook_tasks("train", count=40, seed=one, lengths=lengths)
+    evaluation = guestbook_tasks("eval", count=40, seed=other, lengths=lengths)
+    assert not {frozenset(t.data["stays"]) for t in train} & {frozenset(t.data["stays"]) for t in evaluation}
+    assert len({task_hash(task) for task in (*train, *evaluation)}) == 80
+    for index, task in enumerate(train):
+        (one, two), stays = task.data["stays"], task.data["stays"]
+        assert task.data["pages"] == lengths[index % len(lengths)]
+        assert task.prompt == f"Where did {one} and {two} sleep?"
+        assert task.answer == f"{one} {stays[one][1]}, {two} {stays[two][1]}"
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(0, 2**32))
+def test_a_book_names_the_two_guests_once_each_where_the_task_says(seed):
+    (task,) = guestbook_tasks("train", count=1, seed=seed)
+    pages = book(task)
+    assert len(pages) == task.data["pages"] and pages == book(task)
+    for guest, (page, room) in task.data["stays"].items():
+        assert [n for n, text in enumerate(pages) if re.search(rf"\b{guest}\b", text)] == [page]
+        assert re.findall(rf"\b{guest} (\d)\b", pages[page]) == [str(room)]
+    for text in pages:
+        found = re.fullmatch(r"Page \d+\. (.+?\.) Rooms: (.+?)\. (.+?\.)", text)
+        entries = [entry.split(" ") for entry in found[2].split(", ")]
+        assert {found[1], found[3]} <= set(REMARKS) and len(entries) in ENTRIES
+        assert all(guest in GUESTS and int(room) in ROOMS for guest, room in entries)
+        assert len({guest for guest, _ in entries}) == len(entries)
+
+
+def test_the_pages_that_matter_lie_anywhere():
+    places = Counter(
+        page
+        for task in guestbook_tasks("train", count=2000, lengths=(10,))
+        for page, _ in task.data["stays"].values()
+    )
+    assert set(places) == set(range(10)) and all(300 < count < 500 for count in places.values()), places
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        ({"split": "test"}, "unknown Guestbook split 'test'"),
+        ({"lengths": ()}, "lengths must be"),
+        ({"lengths": (9, 1)}, r"from 2 up, got \[9, 1\]"),
+        ({"count": 0}, "count must be at least 1"),
+    ],
+)
+def test_tasks_that_cannot_be_made_are_refused(arguments, reason):
+    with pytest.raises(TaskError, match=reason):
+        guestbook_tasks(**{"split": "train", "count": 1, **arguments})
+
+
+# --- its reader ---------------------------------------------------------------------------------------
+
+
+def shown(*told: str) -> list[Message]:
+    pages = [Message(role="tool", content=text) for text in told]
+    return [Message(role="user", content=TASK.prompt), *pages]
+
+
+def test_the_reader_turns_pages_to_the_end_and_answers_with_what_it_is_shown():
+    reader = Reader(seed=0)
+    assert reader.act(shown()).calls == reader.act(shown("Page 1. Rooms: Ada 4, Zoe 7.")).calls
+    assert reader.act(shown()).calls == (("turn", {}),)
+    assert reader.act(shown("Rooms: Ada 4, Zoe 7.", LAST)).text == "Ada 4, Zoe 7"
+    summary = Message(role="user", content="So far:\nAda 3, Zoe unknown. The end.")
+    assert re.fullmatch(r"Ada 3, Zoe [1-9]", reader.act([*shown(), summary]).text)
+    assert reader.act([*shown(), summary, *shown("Rooms: Ada 4, Zoe 7.")[1:]]).text == "Ada 4, Zoe 7"
+
+
+def test_what_it_is_not_shown_it_guesses_any_room_as_often():
+    answers = [Reader(seed=seed).act(shown("Rooms: Ada 4.", LAST)).text for seed in range(900)]
+    guessed = Counter(answer.removeprefix("Ada 4, Zoe ") for answer in answers)
+    assert set(guessed) == set(map(str, ROOMS)) and all(70 < count < 130 for count in guessed.values())
+
+
+def test_its_summary_is_one_line_of_what_it_knows():
+    reader = Reader(seed=0)
+    assert reader.summarise(shown()) == "Ada unknown, Zoe unknown"
+    assert reader.summarise(shown("Rooms: Otto 3, Zoe 7, Adam 2.")) == "Ada unknown, Zoe 7"
+    assert reader.summarise(shown("Ada 4, Zoe unknown", "Rooms: Zoe 7.", LAST)) == "Ada 4, Zoe 7. The end."
+
+
+def test_a_forgetful_reader_leaves_out_and_a_careless_one_misreads():
+    told = shown("Rooms: Ada 4, Zoe 7.")
+
+    def share(of: str, **slips: float) -> float:
+        lines = [Reader(seed=seed, **slips).summarise(told) for seed in range(400)]
+        return sum(line.startswith(f"Ada {of},") for line in lines) / 400
+
+    assert share("4") == 1.0
+    assert 0.2 < share("unknown", forgetful=0.3) < 0.4 and 0.6 < share("4", forgetful=0.3) < 0.8
+    assert share("4", careless=1.0) == share("unknown", careless=1.0) == 0.0
+    assert 0.05 < share("9", careless=1.0) < 0.2
+
+
+def test_the_reader_refuses_what_it_cannot_do():
+    with pytest.raises(EnvError, match="no message asks where two guests slept"):
+        Reader(seed=0).act([Message(role="user", content=f"Hello. {LAST}")])
+    with pytest.raises(ConfigError, match="forgetful is a probability, from 0 to 1, got 1.5"):
+        Reader(seed=0, forgetful=1.5)
+
+
+# --- the claim ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def renderer():
+    return calibration.make_renderer(calibration.read(guestbook_tasks("train", count=20)))
+
+
+@pytest.fixture(scope="module")
+def success(renderer):
+    """Success of the perfect reader by rule, over 300 books of the evaluation's kind."""
+    books = calibration.read(guestbook_tasks("eval", count=300))
+    rules: dict[str, ContextRule] = {
+        "append_only": AppendOnly(),
+        "evidence": Evidence(),
+        "llm_summary": LlmSummary(**calibration.RECIPE.context.args),
+        **{f"window {rounds}": SlidingWindow(rounds=rounds) for rounds in (10, 19, 20, 21)},
+    }
+    prompts = calibration.Prompts(renderer)
+    return {name: calibration.measure(rule, books, prompts) for name, rule in rules.items()}
+
+
+def test_evidence_and_summaries_are_enough(success):
+    assert success["evidence"]["success"] >= 0.9
+    assert success["llm_summary"]["success"] >= 0.9
+    tokens = success["llm_summary"]["prompt_tokens"] / success["append_only"]["prompt_tokens"]
+    assert tokens <= 0.25
+
+
+def test_append_only_runs_out_of_context_on_more_than_half_of_the_books(success):
+    assert success["append_only"]["success"] <= 0.5 <= success["append_only"]["truncated"]
+    assert success["append_only"]["success"] > 0.0  # the shortest fit
+
+
+def test_no_window_holds_what_matters(success):
+    """A smaller window sees less; a larger one no longer fits."""
+    windows = {name: figures for name, figures in success.items() if name.startswith("window")}
+    best = max(windows, key=lambda name: windows[name]["success"])
+    assert best == "window 20" and windows[best]["success"] <= 0.75
+    assert windows["window 10"]["success"] < windows["window 19"]["success"] < windows[best]["success"]
+    assert windows["window 21"]["truncated"] >= 0.5
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        AppendOnly(),
+        SlidingWindow(rounds=18),
+        TokenBudget(tokens=1000),
+        Evidence(),
+    ],
+    ids=lambda rule: type(rule).__name__,
+)
+def test_the_calibration_counts_what_episodes_are(rule: ContextRule, renderer):
+    """The same books through the session of a rollout: the same successes, ends and prompts."""
+    tasks: Sequence[Task] = guestbook_tasks("eval", count=4, seed=3)
+    groups = demonstrate(
+        Guestbook,
+        lambda _: calibration.READER,
+        tasks,
+        renderer=renderer,
+        context=rule,
+        max_context=calibration.MAX_CONTEXT,
+        max_steps=calibration.RECIPE.rollout.max_steps,
+    )
+    played = [group.trajectories[0] for group in groups]
+    found = calibration.measure(rule, calibration.read(tasks), calibration.Prompts(renderer))
+    assert found == {
+        "success": sum(t.reward == 1.0 for t in played) / 4,
+        "truncated": sum(t.stop_reason is StopReason.CONTEXT_FULL for t in played) / 4,
+        "prompt_tokens": sum(len(step.prompt_ids) for t in played for step in t.steps) / 4,
+    }
