@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -56,6 +57,18 @@ def test_algorithms_are_trained_compared_and_compared_again(
     runs = [out / "runs" / "grpo-3", f"mine={out / 'runs' / 'rloo-3'}"]
     code, told, _ = steprl("compare", "runs", *runs, "--out", tmp_path / "again")
     assert code == 0 and "mine" in told and (tmp_path / "again" / "report.html").exists()
+
+
+def test_many_variants_are_a_line_each(steprl: Terminal, recipe: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    steprl("compare", "algorithms", recipe, "--algorithms", "grpo", "--seeds", 3, "--out", out)
+    names = [f"variant_{number}" for number in range(5)]
+    for name in names:
+        shutil.copytree(out / "runs" / "grpo-3", tmp_path / name)
+    found = steprl("compare", "runs", *(f"{n}={tmp_path / n}" for n in names), "--out", tmp_path / "again")
+    lines = [line for line in found[1].splitlines() if "variant_" in line]
+    assert [line.split("│")[1].strip() for line in lines] == names
+    assert all(len(line.split("│")) == 8 for line in lines)
 
 
 def test_context_rules_are_compared_by_what_they_cost(steprl: Terminal, recipe: Path, tmp_path: Path) -> None:

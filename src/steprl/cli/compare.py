@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from steprl.cli.several import taking_several
 
@@ -32,6 +32,10 @@ Seeds = Annotated[
     list[int] | None,
     typer.Option(help="Seeds, the same for every variant; 0 1 2 otherwise.", metavar="N..."),
 ]
+_SIDE_BY_SIDE = 4
+"""With more variants than this a terminal has room for a line each, of the main figures."""
+_MAIN = ("variant", "success after", "reward after", "spread of success", "environment steps", "seconds")
+
 OutFolder = Annotated[
     Path | None, typer.Option("--out", help="Folder of the report.", metavar="FOLDER", show_default=False)
 ]
@@ -146,10 +150,16 @@ def _print(found: Comparison) -> None:
 
     console = Console()
     heads, rows = table(found.results)
-    upright = Table("figure", *(escape(row[0]) for row in rows))
-    for head, cells in list(zip(heads, zip(*rows, strict=True), strict=True))[1:]:
-        upright.add_row(head, *cells)
-    console.print(upright)
+    if len(rows) <= _SIDE_BY_SIDE:
+        shown = Table("figure", *(escape(row[0]) for row in rows))
+        for head, cells in list(zip(heads, zip(*rows, strict=True), strict=True))[1:]:
+            shown.add_row(head, *cells)
+    else:
+        chosen = [heads.index(name) for name in _MAIN]
+        shown = Table(Column(_MAIN[0], min_width=min(40, max(len(row[0]) for row in rows))), *_MAIN[1:])
+        for row in rows:
+            shown.add_row(*(escape(row[index]) for index in chosen))
+    console.print(shown)
     for caution in cautions(found.results):
         console.print(f"! {caution}", markup=False, highlight=False, soft_wrap=True)
     console.print(f"report: {found.report}", markup=False, highlight=False, soft_wrap=True)
