@@ -15,10 +15,13 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from operator import attrgetter
 from pathlib import Path
+from typing import get_args
 
 from steprl.errors import ConfigError
 from steprl.trainers.atlas.conformance import violations
+from steprl.trainers.atlas.critics import Kind
 from steprl.trainers.atlas.report import Entry, by_loss, by_rule, by_world, entries, picture, placed
 from steprl.trainers.atlas.subjects import AGGREGATIONS, LOSSES, SUBJECTS, Subject
 from steprl.trainers.atlas.worlds import WORLDS
@@ -40,9 +43,9 @@ def everything() -> tuple[list[Entry], list[Entry]]:
     return estimators, entries(RLOO, [*FRESH, *STALE], losses=LOSSES)
 
 
-def own(address: str, critic: str, rules: Sequence[str]) -> int:
+def own(address: str, critic: Kind, rules: Sequence[str]) -> int:
     """Print what an estimator does not keep to, and its figures."""
-    subject = Subject(name=address, estimator=made(address), critic="wrong" if critic == "wrong" else "exact")
+    subject = Subject(name=address, estimator=made(address), critic=critic)
     found = violations(subject)
     for violation in found:
         print(violation)
@@ -50,8 +53,9 @@ def own(address: str, critic: str, rules: Sequence[str]) -> int:
     if not found:
         for rule in rules:
             measured = [*entries(subject, FRESH, rules=[rule]), *entries(RLOO, FRESH, rules=[rule])]
-            print(f"\nbias under {rule}\n", *by_world(measured, lambda e: e.bias, rule=rule), sep="\n")
-            print(f"\nnoise under {rule}\n", *by_world(measured, lambda e: e.noise, rule=rule), sep="\n")
+            for figure in ("bias", "noise", "constant"):
+                print(f"\n{figure} under {rule}\n")
+                print(*by_world(measured, attrgetter(figure), rule=rule), sep="\n")
     return 1 if found else 0
 
 
@@ -78,7 +82,7 @@ def main() -> int:
     )
     parser.add_argument("--estimator", help="name or module:attribute, with options as in gigpo:omega=0.5")
     parser.add_argument(
-        "--critic", choices=("exact", "wrong"), default="exact", help="its values, if it needs any"
+        "--critic", choices=get_args(Kind), default="exact", help="its values, if it needs any"
     )
     parser.add_argument("--rules", nargs="+", choices=tuple(AGGREGATIONS), default=[UNBIASED, DEFAULT])
     parser.add_argument("--json", type=Path, metavar="OUT", help="write every number")

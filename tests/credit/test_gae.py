@@ -88,8 +88,7 @@ def test_vine_ppo_is_step_credit_with_lambda_0() -> None:
 
 def test_who_makes_the_values_decides_what_is_needed() -> None:
     assert Gae(credit="step", values="rollout").requires == {Need.SNAPSHOTS}
-    assert Gae(credit="step", values="rollout", kl_beta=1).requires == {Need.SNAPSHOTS, Need.REFERENCE}
-    with pytest.raises(ConfigError, match='"rollout" are those of steps'):
+    with pytest.raises(ConfigError, match='"rollout" need credit = "step", gamma = 1'):
         Gae(values="rollout")
     with pytest.raises(ConfigError, match="unknown values.*'crtic'.*Did you mean 'critic'"):
         Gae(values="crtic")

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+import shutil
 import signal
 from collections.abc import Mapping
 from dataclasses import replace
@@ -82,13 +83,28 @@ def test_variants_come_from_a_file_under_their_names(tmp_path: Path) -> None:
     [
         (["grpo", "grpo"], "two variants are called 'grpo'"),
         (["learner.lr=1"], "names nothing"),
-        (["absent.toml"], "there is no recipe 'absent.toml'"),
+        (["absent.toml"], "there is no file of variants 'absent.toml'"),
         (["../up"], None),
     ],
 )
 def test_words_that_are_no_variants_are_refused(words: list[str], message: str | None) -> None:
     with pytest.raises(ConfigError, match=message):
         algorithm_variants(words)
+
+
+def test_a_variant_of_the_recipes_own_estimator_keeps_its_options() -> None:
+    table = {"algorithm": {"args": {"truncated_in_loss": False}}}  # of grpo, the default
+    (same,) = algorithm_variants(["grpo"])
+    (other,) = algorithm_variants(["rloo"])
+    assert same.apply(table)["algorithm"]["args"] == {"truncated_in_loss": False}
+    assert other.apply(table)["algorithm"]["args"] == {}
+
+
+def test_what_the_comparison_gives_is_no_option_of_a_variant(tmp_path: Path) -> None:
+    file = tmp_path / "variants.toml"
+    file.write_text("[variants.a]\nseed = 5\n")
+    with pytest.raises(ConfigError, match="variant 'a' sets seed, which the comparison gives to every run"):
+        algorithm_variants([str(file)])
 
 
 # --- arithmetic ---------------------------------------------------------------------------------------
@@ -317,12 +333,29 @@ def test_runs_made_elsewhere_are_put_together_by_what_they_are(elsewhere: Path, 
 
 
 def test_runs_that_cannot_be_compared_are_refused(elsewhere: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"grpo-0' is named twice; it would be compared with itself"):
+        compare_runs([("a", elsewhere / "grpo-0"), ("b", elsewhere / "grpo-0")], tmp_path, title="twice")
+    shutil.copytree(elsewhere / "grpo-0", tmp_path / "copy")
     with pytest.raises(ConfigError, match=r"variant 'grpo' has the seeds \[0, 0\]"):
-        compare_runs([(None, elsewhere / "grpo-0")] * 2, tmp_path, title="twice")
+        compare_runs([(None, elsewhere / "grpo-0"), (None, tmp_path / "copy")], tmp_path, title="twice")
     with pytest.raises(ConfigError, match="is not a run folder"):
         compare_runs([(None, tmp_path)], tmp_path, title="none")
     with pytest.raises(ConfigError, match="give the folders"):
         compare_runs([], tmp_path, title="none")
+
+
+def test_steps_that_value_states_are_told_apart(tiny_policy: str, tmp_path: Path) -> None:
+    vine = Variant(
+        name="vine",
+        overrides={
+            "algorithm.estimator": "gae",
+            "algorithm.args": {"credit": "step", "values": "rollout", "continuations": 2},
+        },
+    )
+    (result,) = compare(table(tiny_policy), [vine], [0], tmp_path, title="x", display=quiet()).results
+    (run,) = result.runs
+    assert run.continuation_steps == sum(line.get("continuations/steps", 0) for line in run.metrics) > 0
+    assert "continuation steps" in (tmp_path / "report.html").read_text()
 
 
 def test_environment_steps_are_those_that_were_stored(elsewhere: Path) -> None:

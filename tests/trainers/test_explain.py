@@ -17,12 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from steprl.config import build
 from steprl.errors import ConfigError
 from steprl.trainers.explaining import facts
 from steprl.trainers.explaining.apply import apply_all, column, default_words
 from steprl.trainers.explaining.disagreement import disputed, pairs, rank_correlation, reasons, signs, spread
 from steprl.trainers.explaining.explain import Explanation, explain
 from steprl.trainers.explaining.facts import facts_of
+from steprl.trainers.recipe import Recipe
 from steprl.trajectory.store import file_path, write
 from steprl.types import Credits, StepKey, StopReason, Trajectory, TrajectoryGroup
 
@@ -80,6 +82,31 @@ def test_what_cannot_work_without_more_is_named_with_the_reason() -> None:
     assert "too few in every group" in alone.refused["grpo"]
     assert "no step has an anchor" in alone.refused["gigpo"]
     assert [c.name for c in alone.columns] == ["reinforce_pp"]
+
+
+def test_credit_is_what_the_run_gave() -> None:
+    """A group that was too small there has none, and whitening does not see it; nor have summaries."""
+    alone = trajectory("alone", chained(step([1], [2], reward=10.0)), group="h")
+    broken = trajectory("broken", (), group="h", stop_reason=StopReason.DEADLINE)
+    noted = chained(step([1], [2], reward=0.0, kind="summary"), step([1], [2], reward=1.0))
+    groups = grouped(trajectory("good", noted), trajectory("bad", chained(step([1], [2]))), alone, broken)
+    recipe = build(
+        Recipe,
+        {
+            "model": {"path": "x"},
+            "env": {"id": "courier", "train": "train"},
+            "rollout": {"failures": {"minimum_group": 2}},
+            "algorithm": {"summaries": 0.0},
+        },
+    )
+    applied = apply_all(groups, ["reinforce_pp:credit=step"], recipe)
+    found = dict(zip(applied.keys, applied.columns[0].advantages.tolist(), strict=True))
+    # returns 1, 1 and 0: mean 2/3, standard deviation 1/√3
+    assert found[StepKey("good", 1)] == pytest.approx(1 / 3 * 3**0.5)
+    assert found[StepKey("bad", 0)] == pytest.approx(-2 / 3 * 3**0.5)
+    assert math.isnan(found[StepKey("good", 0)]) and math.isnan(found[StepKey("alone", 0)])
+    everything = apply_all(groups, ["reinforce_pp:credit=step"])
+    assert not np.isnan(everything.columns[0].advantages).any()
 
 
 def test_an_estimator_that_is_not_there_is_refused() -> None:

@@ -145,6 +145,10 @@ REFUSED = [
         "an estimator's continuations is 0; it must be a whole number, 1 or more",
     ),
     (
+        (GAE, "algorithm.args={credit = 'step', values = 'rollout', gamma = 0.9}"),
+        'values = "rollout" need credit = "step", gamma = 1 and kl_beta = 0',
+    ),
+    (
         (GAE, "algorithm.args.continuations=2"),
         'continuations = 2 has no effect without values = "rollout"',
     ),
@@ -184,7 +188,7 @@ REFUSED = [
     ),
     (
         (GAE, "algorithm.args.values=rollout"),
-        'values = "rollout" are those of steps: set credit = "step"',
+        'values = "rollout" need credit = "step", gamma = 1 and kl_beta = 0',
     ),
     (
         ("algorithm.estimator=reinforce_p",),

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from steprl.cli.several import taking_several
+from steprl.errors import ConfigError
 
 if TYPE_CHECKING:
     from steprl.trainers.comparison.compare import Comparison
@@ -120,6 +121,8 @@ def runs(
 def _named(folder: str) -> tuple[str | None, Path]:
     """A folder of that name, or else a name before it."""
     name, equals, path = folder.partition("=")
+    if equals and not name:
+        raise ConfigError(f"'{folder}' gives its run no name: write NAME=RUN, or the run alone")
     return (name, Path(path)) if equals and not Path(folder).exists() else (None, Path(folder))
 
 

@@ -82,6 +82,9 @@ def _dispute(console: Console, found: Explanation) -> None:
         for pair in found.pairs[:PAIRS]:
             table.add_row(Text(pair.one), Text(pair.other), *_shares(pair), _number(pair.rank_correlation))
         console.print(table)
+    if len(found.applied.columns) < 2:
+        _say(console, "one estimator alone is in no dispute")
+        return
     count = int(found.disputed.sum())
     told = (
         "not all estimators give them one sign" if count else "they agree on every sign, if not on how much"

@@ -60,8 +60,8 @@ class Gae:
         self.whiten = switch("whiten", whiten)
         self.kl_beta = amount("kl_beta", kl_beta)
         if one_of("values", values, ("critic", "rollout")) == "rollout":
-            if credit == "token":
-                raise ConfigError('values = "rollout" are those of steps: set credit = "step"')
+            if credit == "token" or self.gamma < 1 or self.kl_beta > 0:
+                raise ConfigError('values = "rollout" need credit = "step", gamma = 1 and kl_beta = 0')
             self.requires = frozenset({Need.SNAPSHOTS})
         elif continuations != 4:
             raise ConfigError(f'continuations = {continuations} has no effect without values = "rollout"')

@@ -185,7 +185,8 @@ class TorchLearner:
             return True
         if self.config.loss.beta > 0 or self.config.loss.entropy_bonus > 0:
             return bool(sample.weights.any())
-        return bool((sample.advantages * sample.weights != 0).any())
+        trained = sample.loss_mask
+        return bool((sample.advantages[trained] * sample.weights[trained] != 0).any())
 
 
 def _step_numbers(samples: Sequence[Sample]) -> Tensor:

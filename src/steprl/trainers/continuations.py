@@ -65,6 +65,8 @@ class StateValues:
             "continuations/episodes": float(self.episodes),
             "continuations/steps": float(self.steps),
             "continuations/lost_trajectories": float(len(self.lost)),
+            "continuations/failed": float(len(self.failed)),
+            "continuations/strayed": float(self.strayed),
         }
 
 
@@ -130,17 +132,25 @@ async def state_values(
 
 
 def _states(task: Task, group: TrajectoryGroup) -> list[_State]:
-    """The states in which a group acted. Its members begin in the same one, which is valued once."""
+    """The states in which a group acted; one in which several members begin, by their prompts, is one."""
     members = [t for t in group.trajectories if t.stop_reason.trains and t.reward is not None and t.steps]
-    if not members:
-        return []
-    first = {t.key(0): len(t.steps[0].action_ids) for t in members}
-    later = [
-        _State(task=task, trajectory=t, step=index, acting={t.key(index): len(t.steps[index].action_ids)})
-        for t in members
-        for index in range(1, len(t.steps))
+    beginnings: dict[tuple[int, ...], list[Trajectory]] = {}
+    for t in members:
+        beginnings.setdefault(tuple(t.steps[0].prompt_ids.tolist()), []).append(t)
+    found = [
+        _State(
+            task=task,
+            trajectory=alike[0],
+            step=0,
+            acting={t.key(0): len(t.steps[0].action_ids) for t in alike},
+        )
+        for alike in beginnings.values()
     ]
-    return [_State(task=task, trajectory=members[0], step=0, acting=first), *later]
+    for t in members:
+        for index in range(1, len(t.steps)):
+            acting = {t.key(index): len(t.steps[index].action_ids)}
+            found.append(_State(task=task, trajectory=t, step=index, acting=acting))
+    return found
 
 
 def _episode(recipe: Recipe, parts: Parts, number: int, state: _State, k: int) -> Episode:

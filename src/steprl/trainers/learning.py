@@ -6,17 +6,18 @@ Which models there are to score and to train is decided where they are built; no
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from steprl.batch import ValueTargets, minibatches, rows
 from steprl.rollout import derive_seed
 from steprl.trainers.continuations import StateValues
+from steprl.trainers.crediting import credits_of, summaries_of
 from steprl.trainers.needs import check_recorded, value_unit
 from steprl.trainers.parts import Parts
 from steprl.trainers.recipe import Recipe
-from steprl.types import Credits, Estimator, MiniBatch, Row, Scores, StepKey, Trajectory, TrajectoryGroup
+from steprl.types import Credits, MiniBatch, Row, Scores, StepKey, Trajectory, TrajectoryGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ def learn(
             scores,
             seed,
             epochs=recipe.algorithm.epochs,
-            factors={key: factor for key in _summaries(trained)} if factor > 0 else None,
+            factors={key: factor for key in summaries_of(trained)} if factor > 0 else None,
         )
     ]
     return Learned(
@@ -84,22 +85,6 @@ def learn(
 def trained_of(groups: Sequence[TrajectoryGroup]) -> list[Trajectory]:
     """The trajectories that may train, in order."""
     return [t for group in groups for t in group.trajectories if t.stop_reason.trains]
-
-
-def credits_of(
-    recipe: Recipe, estimator: Estimator, groups: Sequence[TrajectoryGroup], scores: Scores
-) -> Credits:
-    """What the estimator says; with ``algorithm.summaries = 0`` no token of a summary is in the loss."""
-    credits = estimator(groups, scores)
-    if recipe.algorithm.summaries > 0:
-        return credits
-    every = [t for group in groups for t in group.trajectories]
-    without = {key: np.zeros_like(credits.loss_mask[key]) for key in _summaries(every)}
-    return replace(credits, loss_mask={**credits.loss_mask, **without})
-
-
-def _summaries(trajectories: Sequence[Trajectory]) -> list[StepKey]:
-    return [t.key(i) for t in trajectories for i, step in enumerate(t.steps) if step.kind == "summary"]
 
 
 def batches(

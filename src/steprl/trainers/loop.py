@@ -13,6 +13,7 @@ from tensorboard.summary import Writer
 
 from steprl.rollout import derive_seed
 from steprl.trainers.continuations import StateValues, state_values
+from steprl.trainers.crediting import kept_groups
 from steprl.trainers.cursor import TaskCursor
 from steprl.trainers.evaluate import evaluate_in_training
 from steprl.trainers.interrupt import Interrupted, Stop, run_async
@@ -117,8 +118,7 @@ class Trainer:
             raise
         rolled_out = perf_counter()
 
-        least = self.recipe.rollout.failures.minimum_group
-        kept = [g for g in groups if sum(t.stop_reason.trains for t in g.trajectories) >= least]
+        kept = kept_groups(self.recipe, groups)
         learned = learn(self.recipe, self.parts, number, kept, valued)
         self.iteration = number  # at once: a checkpoint must never pair these weights with the last number
         await self.parts.player.engine.sync(self.parts.learner.source(), number)

@@ -50,6 +50,8 @@ def test_what_is_claimed_of_a_loss_is_measured(name: str) -> None:
         ("grpo", "traj_mean_token_sum", "bandit", None),
         ("gae, plain, lam 0.9, exact critic", "traj_mean_token_sum", "tool", 1),
         ("gae, plain, lam 0.9, exact critic", "traj_mean_token_sum", "window", None),
+        ("gae step, plain, lam 0, exact critic", "traj_mean_token_sum", "window", None),
+        ("gae step, plain, lam 0, continuations (VinePPO)", "traj_mean_token_sum", "window", 1),
         ("rloo", "traj_mean_token_sum", "deadline", None),
         ("rloo", "traj_mean_token_sum", "stale token", None),
     ],

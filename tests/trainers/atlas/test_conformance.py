@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from steprl.credit import ReinforcePp, Rloo
+from steprl.errors import ConfigError
 from steprl.trainers.atlas.conformance import violations
+from steprl.trainers.atlas.report import EXACT, entries
 from steprl.trainers.atlas.subjects import SUBJECTS, Subject
 from steprl.trainers.atlas.worlds import BY_NAME
 from steprl.types import Credits, Need, Scores, TrajectoryGroup
@@ -64,6 +66,19 @@ def _by_name(groups: Sequence[TrajectoryGroup], credits: Credits) -> Credits:
     )
 
 
+def _by_first_name(groups: Sequence[TrajectoryGroup], credits: Credits) -> Credits:
+    """The one whose name sorts first counts more."""
+    first = min(t.uid for group in groups for t in group.trajectories)
+    more = {key: a + 1.0 * (key.trajectory == first) for key, a in credits.advantages.items()}
+    return replace(credits, advantages=more)
+
+
+def _lost_count(groups: Sequence[TrajectoryGroup], credits: Credits) -> Credits:
+    """Lost trajectories count in the statistics."""
+    share = len({key.trajectory for key in credits.loss_mask})
+    return replace(credits, advantages={key: a * share for key, a in credits.advantages.items()})
+
+
 def _raises(groups: Sequence[TrajectoryGroup], credits: Credits) -> Credits:
     raise ZeroDivisionError("a group without spread")
 
@@ -76,6 +91,8 @@ def _raises(groups: Sequence[TrajectoryGroup], credits: Credits) -> Credits:
         (_lost, "lost", "trains on a trajectory that was lost (error)"),
         (_by_place, "coin", "in another order"),
         (_by_name, "coin", "with other uids"),
+        (_by_first_name, "coin", "with other uids"),
+        (_lost_count, "lost", "where trajectories that were lost are left out"),
         (_raises, "cut", "ZeroDivisionError: a group without spread"),
     ],
 )
@@ -98,3 +115,18 @@ def test_an_estimator_with_a_memory_is_named() -> None:
 
     found = violations(Subject(name="remembers", estimator=Remembers()), FEW)
     assert any("another answer at the second call" in violation for violation in found)
+
+
+def test_outside_the_mask_an_advantage_may_be_anything() -> None:
+    def careless(groups: Sequence[TrajectoryGroup], credits: Credits) -> Credits:
+        nan = {key: np.where(credits.loss_mask[key], a, np.nan) for key, a in credits.advantages.items()}
+        return replace(credits, advantages=nan)
+
+    mine = Subject(name="careless", estimator=Broken(careless))
+    assert violations(mine, FEW) == []
+    assert entries(mine, [BY_NAME["lost"]], rules=["traj_mean_token_sum"])[0].measured.bias < EXACT
+
+
+def test_what_needs_a_reference_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'x' needs a reference model"):
+        entries(Subject(name="x", estimator=Rloo(kl_beta=0.1)), FEW)

@@ -22,7 +22,7 @@ def test_the_page_has_every_world_and_estimator() -> None:
         assert [line.split(" | ")[0].removeprefix("| ") for line in _part(part)[2:]] == list(SUBJECT)
 
 
-@pytest.mark.parametrize("name", ["rloo", "grpo", "gae step, plain, lam 0, exact values (VinePPO)"])
+@pytest.mark.parametrize("name", ["rloo", "grpo", "gae step, plain, lam 0, continuations (VinePPO)"])
 def test_the_page_says_what_is_measured(name: str) -> None:
     found = entries(SUBJECT[name], FRESH)
     assert by_rule(found)[2] in _part("rules")

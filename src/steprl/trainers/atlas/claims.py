@@ -6,8 +6,9 @@ what is measured, to 1e-9. n is how many trajectories of a group are not lost, G
 * A return to go, less any baseline that does not depend on the action, is unbiased: c = 1 (Williams 1992,
   doi:10.1007/BF00992696). The mean of the *others* is such a baseline.
 * The mean of all holds the action's own return: R_i − mean_g = (n − 1)/n · (R_i − mean of the others).
-* A critic is a baseline, whatever it says, when λ = 1. With λ < 1 it must be right about the state, and the
-  prompt must show all that matters (`World.markov`). After a limit of the run J is what the critic says.
+* A critic is a baseline, whatever it says, when λ = 1. With λ < 1 it must be right about the state, and as it
+  reads prompts, these must show all that matters (`World.markov`). Continuations play on from the state
+  itself, whatever is shown of it. After a limit of the run J is what the critic says, with continuations 0.
 * Steps in one state are compared with their mean, too: where every member passes the same states, each once
   (`World.lockstep`), that is (n − 1)/n again. Elsewhere how many meet depends on what they did before.
 * Division by a spread does no harm where an episode earns 0 or 1 and there is one task: of G trajectories k

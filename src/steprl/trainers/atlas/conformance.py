@@ -1,13 +1,15 @@
 """What every estimator owes its callers, checked on every batch of every world: yours, too.
 
 The contract is that of `steprl.types.Estimator`: credits for every step given, trained tokens that were
-sampled, none of a trajectory that was lost, and numbers that do not depend on order, names or earlier calls.
+sampled, none of a trajectory that was lost, and numbers that do not depend on lost trajectories, on order, on
+names or on earlier calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from hashlib import sha256
 from typing import TypeVar
 
 import numpy as np
@@ -16,7 +18,7 @@ from steprl.trainers.atlas.measure import Atlas, atlas
 from steprl.trainers.atlas.play import World
 from steprl.trainers.atlas.subjects import Subject
 from steprl.trainers.atlas.worlds import WORLDS
-from steprl.types import Credits, Scores, StepKey, TrajectoryGroup
+from steprl.types import Credits, Scores, StepKey, Trajectory, TrajectoryGroup
 
 T = TypeVar("T")
 
@@ -43,7 +45,7 @@ def _in_world(subject: Subject, played: Atlas) -> Iterator[tuple[str, str]]:
             yield from _contract(groups, credits)
             yield from _invariance(subject, groups, scores, credits)
         except Exception as error:  # whatever a function of somebody else may raise is the finding
-            yield "raises", f"{_named(groups)}: {type(error).__name__}: {error}"
+            yield "raises", f"{'; '.join(t.uid for t in _members(groups))}: {type(error).__name__}: {error}"
 
 
 def _contract(groups: Sequence[TrajectoryGroup], credits: Credits) -> Iterator[tuple[str, str]]:
@@ -71,9 +73,22 @@ def _invariance(
     turned = [replace(group, trajectories=group.trajectories[::-1]) for group in reversed(groups)]
     found = subject.estimator(turned, scores)
     yield from _same("order", "another answer with the trajectories in another order", credits, found)
-    found = subject.estimator([_renamed(group) for group in groups], _renamed_scores(scores))
-    plain = Credits(advantages=_plain(found.advantages), loss_mask=_plain(found.loss_mask))
+    names = {t.uid: sha256(t.uid.encode()).hexdigest()[: 8 + i] for i, t in enumerate(_members(groups))}
+    found = subject.estimator([_renamed(group, names) for group in groups], _renamed_scores(scores, names))
+    old = {new: uid for uid, new in names.items()}
+    plain = Credits(advantages=_named(found.advantages, old), loss_mask=_named(found.loss_mask, old))
     yield from _same("names", "another answer with other uids", credits, plain)
+    left = [
+        replace(group, trajectories=tuple(t for t in group.trajectories if t.stop_reason.trains))
+        for group in groups
+    ]
+    there = {t.uid for t in _members(left)}
+    found = subject.estimator(left, scores)
+    kept = Credits(
+        advantages={key: a for key, a in credits.advantages.items() if key.trajectory in there},
+        loss_mask={key: mask for key, mask in credits.loss_mask.items() if key.trajectory in there},
+    )
+    yield from _same("lost", "another answer where trajectories that were lost are left out", kept, found)
 
 
 def _same(kind: str, what: str, one: Credits, other: Credits) -> Iterator[tuple[str, str]]:
@@ -87,26 +102,25 @@ def _same(kind: str, what: str, one: Credits, other: Credits) -> Iterator[tuple[
             yield kind, f"{key}: {what} ({one.advantages[key][mask]}, {other.advantages[key][mask]})"
 
 
-_NEW = "renamed "
+def _members(groups: Sequence[TrajectoryGroup]) -> list[Trajectory]:
+    return [t for group in groups for t in group.trajectories]
 
 
-def _renamed(group: TrajectoryGroup) -> TrajectoryGroup:
-    uid = _NEW + group.group_uid
-    members = tuple(replace(t, uid=_NEW + t.uid, group_uid=uid) for t in group.trajectories)
+def _renamed(group: TrajectoryGroup, names: Mapping[str, str]) -> TrajectoryGroup:
+    """Names that keep neither order, nor length, nor anything that the old ones said."""
+    uid = sha256(group.group_uid.encode()).hexdigest()
+    members = tuple(replace(t, uid=names[t.uid], group_uid=uid) for t in group.trajectories)
     return replace(group, group_uid=uid, trajectories=members)
 
 
-def _renamed_scores(scores: Scores) -> Scores:
+def _renamed_scores(scores: Scores, names: Mapping[str, str]) -> Scores:
     values, after = scores.values, scores.bootstrap_values
+    here = values and {key: said for key, said in values.items() if key.trajectory in names}
     return Scores(
-        values=values and {StepKey(_NEW + key.trajectory, key.step): said for key, said in values.items()},
-        bootstrap_values=after and {_NEW + uid: value for uid, value in after.items()},
+        values=here and _named(here, names),
+        bootstrap_values=after and {new: after[uid] for uid, new in names.items()},
     )
 
 
-def _plain(per_step: Mapping[StepKey, T]) -> dict[StepKey, T]:
-    return {StepKey(key.trajectory.removeprefix(_NEW), key.step): said for key, said in per_step.items()}
-
-
-def _named(groups: Sequence[TrajectoryGroup]) -> str:
-    return "; ".join(t.uid for group in groups for t in group.trajectories)
+def _named(per_step: Mapping[StepKey, T], names: Mapping[str, str]) -> dict[StepKey, T]:
+    return {StepKey(names[key.trajectory], key.step): said for key, said in per_step.items()}

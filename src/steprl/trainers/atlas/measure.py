@@ -9,19 +9,20 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TypeVar, cast
+from typing import TypeVar, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from steprl.batch import Aggregation
+from steprl.errors import ConfigError
 from steprl.learner.losses import slopes
 from steprl.trainers.atlas.batches import Batches
-from steprl.trainers.atlas.critics import Critic
+from steprl.trainers.atlas.critics import Critic, Kind
 from steprl.trainers.atlas.play import World
 from steprl.trainers.atlas.policy import TablePolicy, gradient
 from steprl.trainers.atlas.subjects import AGGREGATIONS, ON_POLICY, Loss, Subject
-from steprl.types import Bools, Doubles, Floats, Scores, StepKey
+from steprl.types import Bools, Doubles, Floats, Need, Scores, StepKey
 
 T = TypeVar("T", bound=np.generic)
 LossMask = Mapping[StepKey, Bools]
@@ -81,9 +82,7 @@ class Atlas:
         self._sampled_E = self.policy.logprobs(behaviour_D).real
         self.probabilities_N: Doubles = self._chances_N * np.exp(self._counts_NE @ self._sampled_E)
         self.batches = Batches(world, self.episodes, self.probabilities_N)
-        self._critics = {
-            kind: Critic(kind, self.episodes, self.probabilities_N) for kind in ("exact", "wrong")
-        }
+        self._critics = {kind: Critic(kind, self.episodes, self.probabilities_N) for kind in get_args(Kind)}
         members = self.batches.members
         self._event_M = np.array([event for batch in members for n in batch for event in events[n]])
         self._batch_M = np.repeat(np.arange(len(members)), [sum(len(events[n]) for n in b) for b in members])
@@ -118,12 +117,18 @@ class Atlas:
         rules: Mapping[str, Aggregation] = AGGREGATIONS,
         losses: Sequence[Loss] = (ON_POLICY,),
     ) -> list[Measured]:
-        """One for each rule and loss."""
+        """One for each rule and loss.
+
+        Raises:
+            ConfigError: the estimator needs a reference, and no world has one.
+        """
         truth_D, scores = self.truth(subject), self.scores(subject)
         credits = [subject.estimator(groups, scores) for groups in self.batches.records]
-        advantages_M = self._in_order([c.advantages for c in credits])
         masks = [c.loss_mask for c in credits]
-        trained = self._in_order(masks).tobytes()
+        trained_M = self._in_order(masks)
+        # outside the mask an advantage may be anything
+        advantages_M = np.where(trained_M, self._in_order([c.advantages for c in credits]), 0.0)
+        trained = trained_M.tobytes()
         found = []
         for rule, aggregation in rules.items():
             weights_M = self._weighed(aggregation, trained, masks)
@@ -145,7 +150,15 @@ class Atlas:
         return found
 
     def scores(self, subject: Subject) -> Scores:
-        """What the subject's critic says of every step of every batch; nothing if it needs no values."""
+        """What the subject's critic says of every step of every batch; nothing if it needs no values.
+
+        Raises:
+            ConfigError: it needs a reference.
+        """
+        if Need.REFERENCE in subject.estimator.requires:
+            raise ConfigError(
+                f"'{subject.name}' needs a reference model, and the worlds of the atlas have none"
+            )
         if not subject.has_values:
             return Scores()
         critic = self._critics[subject.critic]
@@ -153,8 +166,8 @@ class Atlas:
         after: dict[str, float] = {}
         for uid, (n, trajectory) in self.batches.trajectories.items():
             after[uid] = critic.after(self.episodes[n])
-            for index, step in enumerate(trajectory.steps):
-                values[trajectory.key(index)] = np.array(critic.values(step))
+            for index in range(len(trajectory.steps)):
+                values[trajectory.key(index)] = np.array(critic.values(self.episodes[n], index))
         # float64, or an exact critic would not be exact
         return Scores(values=cast("Mapping[StepKey, Floats]", values), bootstrap_values=after)
 

@@ -34,14 +34,16 @@ class Token:
 class Episode:
     """One way an episode can go.
 
-    ``chance`` is the probability of what was not the policy's doing, given its task. ``worth`` is what would
-    still come on average where a limit of the run cut it.
+    ``chance`` is the probability of what was not the policy's doing, given its task. ``states`` are all
+    choices before each step, hidden ones included: where in the world it acts. ``worth`` is what would still
+    come on average where a limit of the run cut it.
     """
 
     task: int
     chance: float
     tokens: tuple[Token, ...]
     steps: tuple[Step, ...]
+    states: tuple[tuple[int, ...], ...]
     stop_reason: StopReason
     worth: float
 
@@ -70,6 +72,7 @@ class Hand:
         self._choices: list[tuple[int, int]] = []
         self._tokens: list[Token] = []
         self._steps: list[dict[str, object]] = []
+        self._states: list[tuple[int, ...]] = []
         self._newest: dict[str, int] = {}
         self._chance = 1.0
         self._stop = StopReason.TERMINATED
@@ -93,6 +96,7 @@ class Hand:
         are all there is. ``parent`` is the step it continues, the agent's newest if left out.
         """
         forced = forced or {}
+        self._states.append(tuple(choice for choice, _ in self._choices))
         text, sampled = "", []
         for place in range(most + 1):
             if place in forced:
@@ -148,6 +152,7 @@ class Hand:
             chance=self._chance,
             tokens=tuple(self._tokens),
             steps=tuple(Step(**made) for made in self._steps),  # type: ignore[arg-type]
+            states=tuple(self._states),
             stop_reason=self._stop,
             worth=self._worth,
         )

@@ -39,7 +39,13 @@ class Entry:
 
     @property
     def noise(self) -> str:
+        """In two digits."""
         return _digits(self.measured.noise)
+
+    @property
+    def constant(self) -> str:
+        """The multiple of the truth that the mean is: the size of the step."""
+        return f"{self.measured.constant:.3f}"
 
     def as_json(self) -> dict[str, Any]:
         """Plain values; an infinite bias or noise is None."""

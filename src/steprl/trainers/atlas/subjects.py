@@ -125,9 +125,15 @@ SUBJECTS: tuple[Subject, ...] = (
         claim=claims.one_step,
     ),
     Subject(
-        name="gae step, plain, lam 0, exact values (VinePPO)",
-        estimator=Gae(credit="step", whiten=False, lam=0.0, values="rollout"),
+        name="gae step, plain, lam 0, exact critic",
+        estimator=Gae(credit="step", whiten=False, lam=0.0),
         claim=claims.markov,
+    ),
+    Subject(
+        name="gae step, plain, lam 0, continuations (VinePPO)",
+        estimator=Gae(credit="step", whiten=False, lam=0.0, values="rollout"),
+        critic="continuations",
+        claim=claims.returns,
     ),
     Subject(name="gae step, exact critic", estimator=Gae(credit="step")),
 )

@@ -71,6 +71,11 @@ class Run:
         return sum(_steps(line) for line in self.metrics if _is_warmup(line))
 
     @property
+    def continuation_steps(self) -> int:
+        """Steps that were sampled to value states (VinePPO), and not to train on."""
+        return round(sum(line.get("continuations/steps") or 0.0 for line in self.metrics))
+
+    @property
     def seconds(self) -> float:
         """Of training: rollout and updates, without evaluations."""
         return sum(line.get("time/iteration") or 0.0 for line in self.metrics)
@@ -128,6 +133,7 @@ def result_of(variant: str, runs: Sequence[Run]) -> Result:
         figures[f"{name.replace(' ', '_')}_training"] = _estimated(last)
     figures["environment_steps"] = estimate([float(run.environment_steps) for run in runs])
     figures["warmup_steps"] = estimate([float(run.warmup_steps) for run in runs])
+    figures["continuation_steps"] = estimate([float(run.continuation_steps) for run in runs])
     figures["seconds"] = estimate([run.seconds for run in runs])
     window = max(1, min(5, min(run.iterations for run in runs) // 4))
     fallen: dict[str, float | None] = {}

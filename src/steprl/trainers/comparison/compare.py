@@ -70,6 +70,10 @@ def compare_runs(runs: Sequence[tuple[str | None, Path]], out: Path, *, title: s
     """
     if not runs:
         raise ConfigError("give the folders of the runs to compare")
+    places = [path.resolve() for _, path in runs]
+    for place in places:
+        if places.count(place) > 1:
+            raise ConfigError(f"the run '{place}' is named twice; it would be compared with itself")
     read = [(name, read_run(path)) for name, path in runs]
     variants: dict[str, list[Run]] = {}
     for name, run in read:

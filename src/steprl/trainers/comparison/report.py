@@ -32,7 +32,8 @@ NOTES = (
     "Spread of success: its sample standard deviation over seeds after training. Drawdown: how far the "
     "running mean of a training curve fell below its own peak, in the worst seed.",
     "Environment steps and seconds are of training, evaluations left aside. Steps from which only a critic "
-    "learned are counted apart, their seconds are not. Seconds depend on the machine and what else it did.",
+    "learned, and steps that were sampled to value states, are counted apart; their seconds are not. Seconds "
+    "depend on the machine and what else it did.",
     "Curves: mean over seeds, the shade is one standard deviation to each side. Prompt tokens are those of "
     "all steps of an episode, as if none were shared. KL is of each iteration's "
     "update (the policy that sampled against the policy trained), not the distance to the first policy.",
@@ -164,6 +165,7 @@ def _run_json(run: Run) -> dict[str, Any]:
         "iterations": run.iterations,
         "environment_steps": run.environment_steps,
         "warmup_steps": run.warmup_steps,
+        "continuation_steps": run.continuation_steps,
         "seconds": run.seconds,
         "summary": run.summary,
     }
@@ -235,6 +237,7 @@ _COLUMNS: dict[str, Callable[[Result], str]] = {
     "prompt tokens per episode, last tenth": _count("prompt_tokens_training"),
     "environment steps": _count("environment_steps"),
     "critic warm-up steps": _count("warmup_steps"),
+    "continuation steps": _count("continuation_steps"),
     "seconds": _count("seconds"),
 }
 

@@ -14,9 +14,16 @@ from typing import Any
 
 from steprl.config import Table, flattened, override, put, read_toml
 from steprl.errors import ConfigError
+from steprl.trainers.recipe import AlgorithmConfig, ContextConfig
 
 _COMPONENTS = {"algorithm": "estimator", "context": "id", "env": "id", "engine": "id"}
 """Tables of a recipe that name a component, and the option in which they do; ``args`` go with it."""
+
+_DEFAULTS = {"algorithm": AlgorithmConfig().estimator, "context": ContextConfig().id}
+"""What a recipe names where it names nothing."""
+
+_GIVEN = ("name", "runs", "seed")
+"""Options that the comparison itself gives to every run."""
 
 _WORD = re.compile(r"(?P<name>[^=]+?)(?::(?P<options>[A-Za-z_][\w.]*=.*))?")
 
@@ -38,6 +45,12 @@ class Variant:
                 f"a variant's name becomes that of a folder: 1 to 100 of A-Z, a-z, 0-9, '.', '_' and '-', "
                 f"not beginning with '.'; got {self.name!r}"
             )
+        for option in _GIVEN:
+            if option in self.overrides:
+                raise ConfigError(
+                    f"variant '{self.name}' sets {option}, which the comparison gives to every run: seeds "
+                    f"are those of --seeds, names and places follow from the variant. Remove it."
+                )
 
     def apply(self, table: Table) -> Table:
         """A copy of a recipe's table with the overrides.
@@ -49,7 +62,8 @@ class Variant:
         for kind, option in _COMPONENTS.items():
             of_kind = result.get(kind, {})
             named = self.overrides.get(f"{kind}.{option}")
-            if named is not None and named != of_kind.get(option) and "args" in of_kind:
+            before = of_kind.get(option, _DEFAULTS.get(kind))
+            if named is not None and named != before and "args" in of_kind:
                 of_kind["args"] = {}
         for path, value in self.overrides.items():
             put(result, path, deepcopy(value))
@@ -103,6 +117,8 @@ def read_variants(path: str | Path) -> list[Variant]:
     Raises:
         ConfigError: there is no such file, or it holds something else.
     """
+    if not Path(path).is_file():
+        raise ConfigError(f"there is no file of variants '{path}'")
     table = read_toml(path)
     variants = table.get("variants")
     if set(table) != {"variants"} or not isinstance(variants, dict) or not variants:

@@ -15,6 +15,8 @@ from steprl.credit import check_group_size
 from steprl.errors import ConfigError
 from steprl.registry import addresses, resolve
 from steprl.trainers.comparison.variants import parse_word
+from steprl.trainers.crediting import credits_of, kept_groups
+from steprl.trainers.recipe import Recipe
 from steprl.types import Credits, Doubles, Estimator, Need, Scores, StepKey, TrajectoryGroup
 
 SECOND_READINGS = {"reinforce_pp": "reinforce_pp:credit=step"}
@@ -62,12 +64,15 @@ def default_words() -> list[str]:
     return found
 
 
-def apply_all(groups: Sequence[TrajectoryGroup], words: Sequence[str]) -> Applied:
+def apply_all(
+    groups: Sequence[TrajectoryGroup], words: Sequence[str], recipe: Recipe | None = None
+) -> Applied:
     """Every estimator on the whole batch, since whitening is over the batch.
 
     Args:
         groups: the batch as it was stored.
         words: names of estimators, with options if need be: ``gigpo:omega=0.5``.
+        recipe: that of the run, which decides what of the batch trains; None: all of it.
 
     Raises:
         ConfigError: no such estimator, or an option that it does not have.
@@ -80,7 +85,7 @@ def apply_all(groups: Sequence[TrajectoryGroup], words: Sequence[str]) -> Applie
         if reason is not None:
             refused[word] = reason
         else:
-            columns.append(column(word, keys, estimator(groups, Scores())))
+            columns.append(column(word, keys, _credits(recipe, estimator, groups)))
     return Applied(keys=keys, columns=columns, refused=refused)
 
 
@@ -88,12 +93,18 @@ def column(name: str, keys: Sequence[StepKey], credits: Credits) -> Column:
     """Credits per token as one number per step."""
     advantages_S = np.full(len(keys), np.nan)
     for index, key in enumerate(keys):
-        trained_A = credits.loss_mask[key]
-        if trained_A.any():
+        trained_A = credits.loss_mask.get(key)  # none of a group that the run has dropped
+        if trained_A is not None and trained_A.any():
             advantages_S[index] = credits.advantages[key][trained_A].mean()
     trained_S = advantages_S[~np.isnan(advantages_S)]
     scale = float(np.sqrt(np.mean(trained_S**2))) if len(trained_S) else 0.0
     return Column(name=name, advantages=advantages_S, scale=scale)
+
+
+def _credits(recipe: Recipe | None, estimator: Estimator, groups: Sequence[TrajectoryGroup]) -> Credits:
+    if recipe is None:
+        return estimator(groups, Scores())
+    return credits_of(recipe, estimator, kept_groups(recipe, groups), Scores())
 
 
 def made(word: str) -> Estimator:

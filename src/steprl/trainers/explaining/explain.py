@@ -8,11 +8,13 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from steprl.config import flattened, read_toml
+from steprl.config import flattened
 from steprl.errors import ConfigError, unknown
 from steprl.trainers.explaining.apply import Applied, apply_all, default_words
 from steprl.trainers.explaining.disagreement import Pair, Reason, disputed, pairs, reasons, spread
 from steprl.trainers.explaining.facts import StepFacts, facts_of
+from steprl.trainers.recipe import Recipe
+from steprl.trainers.storage.run_folder import RunFolder
 from steprl.trajectory.store import files, read
 from steprl.types import Bools, Doubles, StepKey, Trajectory, TrajectoryGroup
 
@@ -55,7 +57,8 @@ def explain(
     source, groups = _batch(Path(path), iteration, episode)
     if not any(t.steps for group in groups for t in group.trajectories):
         raise ConfigError(f"'{source}' holds no steps: there is no credit to explain")
-    applied = apply_all(groups, estimators or _words(Path(path)))
+    recipe = RunFolder.open(path)[1] if (Path(path) / "config.toml").is_file() else None
+    applied = apply_all(groups, estimators or _words(recipe), recipe)
     if not applied.columns:
         told = "; ".join(f"{name}: {reason}" for name, reason in applied.refused.items())
         raise ConfigError(f"no estimator can work with '{source}': {told}")
@@ -75,17 +78,13 @@ def explain(
     )
 
 
-def _words(path: Path) -> list[str]:
+def _words(recipe: Recipe | None) -> list[str]:
     """All registered estimators; the run's own comes first, with its options."""
     words = default_words()
-    config = path / "config.toml"
-    if not config.is_file():
+    if recipe is None:
         return words
-    algorithm: dict[str, Any] = read_toml(config).get("algorithm", {})
-    own = str(algorithm.get("estimator", "grpo"))
-    options = ",".join(
-        f"{key}={_value(value)}" for key, value in flattened(algorithm.get("args", {})).items()
-    )
+    own, args = recipe.algorithm.estimator, flattened(recipe.algorithm.args)
+    options = ",".join(f"{key}={_value(value)}" for key, value in args.items())
     own = f"{own}:{options}" if options else own
     return [own, *(word for word in words if word != own)]
 

@@ -17,10 +17,11 @@ from steprl.batch import rows
 from steprl.engines.torch_engine import TorchEngine
 from steprl.errors import ConfigError, EnvError
 from steprl.rollout import derive_seed
+from steprl.trainers.crediting import credits_of
 from steprl.trainers.cursor import TaskCursor
 from steprl.trainers.given import Given
 from steprl.trainers.interrupt import run_async
-from steprl.trainers.learning import batches, credits_of, trained_of
+from steprl.trainers.learning import batches, trained_of
 from steprl.trainers.needs import check_recorded
 from steprl.trainers.parts import Parts, build_parts
 from steprl.trainers.planning.memory import MemoryFigures, PeakMemory, weigh
