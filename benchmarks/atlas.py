@@ -30,6 +30,11 @@ from steprl.trainers.explaining.apply import made
 UNBIASED, DEFAULT = "traj_mean_token_sum", "traj_mean_token_mean"
 RLOO = next(subject for subject in SUBJECTS if subject.name == "rloo")
 FRESH = [world for world in WORLDS if not world.stale]
+FIGURES = {
+    "bias": "bias: tangent of the angle to the true gradient; **0** is claimed, 0 is so, ∞ is 90° or more",
+    "noise": "noise: standard deviation of one batch, over the mean along the true gradient",
+    "constant": "size: the mean along the true gradient, in units of it",
+}
 STALE = [world for world in WORLDS if world.stale]
 
 
@@ -53,8 +58,8 @@ def own(address: str, critic: Kind, rules: Sequence[str]) -> int:
     if not found:
         for rule in rules:
             measured = [*entries(subject, FRESH, rules=[rule]), *entries(RLOO, FRESH, rules=[rule])]
-            for figure in ("bias", "noise", "constant"):
-                print(f"\n{figure} under {rule}\n")
+            for figure, title in FIGURES.items():
+                print(f"\n{title}, under {rule}\n")
                 print(*by_world(measured, attrgetter(figure), rule=rule), sep="\n")
     return 1 if found else 0
 

@@ -30,6 +30,7 @@ OPTIONS = {
     "model.format": "str",
     "model.format_args": "dict[str, typing.Any]",
     "model.chat_template": "str | None",
+    "model.allow_control_tokens": "bool",
     "context.id": "str",
     "context.args": "dict[str, typing.Any]",
     "engine.id": "str",

@@ -34,14 +34,19 @@ _CORPUS = (
 )
 
 
+def trained_bytes(special: tuple[str, ...] = ()) -> Tokenizer:
+    """The bare tokenizer, with some control tokens in front."""
+    return Tokenizer.from_str(_trained(special))
+
+
 @cache
-def _trained() -> str:
+def _trained(special: tuple[str, ...]) -> str:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=512,
-        special_tokens=list(SPECIAL),
+        special_tokens=list(special),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
@@ -57,7 +62,7 @@ def tiny_tokenizer(template: str | None = CHATML) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(_trained()),
+        tokenizer_object=trained_bytes(SPECIAL),
         eos_token="<|endoftext|>",
         bos_token="<|begin_of_text|>",
         additional_special_tokens=[token for token in SPECIAL if token.startswith("<|")],

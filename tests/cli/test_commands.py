@@ -57,6 +57,7 @@ COMMANDS = [
     "compare",
     "compare algorithms",
     "compare runs",
+    "doctor",
     "explain",
     "replay",
     "tool",

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from steprl.cli.check import check
 from steprl.cli.compare import compare_app
+from steprl.cli.doctor import doctor
 from steprl.cli.explain import explain
 from steprl.cli.inspect import env_app, show, tool_app
 from steprl.cli.plan import plan
@@ -38,6 +39,7 @@ app.add_typer(tool_app, name="tool")
 app.add_typer(policy_app, name="policy")
 app.add_typer(compare_app, name="compare")
 app.command()(show)
+app.command()(doctor)
 app.command()(plan)
 app.command()(replay)
 app.command(cls=taking_several("--estimators"))(explain)

@@ -21,7 +21,7 @@ _ALLOW = "Set model.allow_control_tokens = true to read both as control tokens, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hidden:
-    """Messages and tools as a template may see them. ``prefix`` begins every stand-in; None: there is none."""
+    """Messages and tools as a template may see them. ``prefix`` begins each stand-in; None: no stand-ins."""
 
     messages: tuple[Message, ...]
     tools: tuple[ToolSpec, ...]
@@ -29,11 +29,16 @@ class Hidden:
 
 
 class ControlTokens:
-    """The control tokens of one tokenizer: those that it marks as special."""
+    """The control tokens of one tokenizer: those that it marks as special, by their text.
+
+    ``ordinary_ids`` are its other added tokens (``<tool_call>`` in some), which any text can spell.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        self._special = {i: token for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+        added = tokenizer.added_tokens_decoder.items()
+        self._special = {i: token for i, token in added if token.special}
+        self.ordinary_ids: dict[str, int] = {token.content: i for i, token in added if not token.special}
         self.ids: dict[str, int] = {token.content: i for i, token in self._special.items() if token.content}
         self._spelled = tuple(self.ids)
         # the longest first, as the tokenizer reads them; without any, a pattern that nothing matches
@@ -75,12 +80,14 @@ class ControlTokens:
         )
         return Hidden(messages=tuple(shown), tools=described, prefix=prefix)
 
-    def reveal(self, written: str, prefix: str) -> str:
+    def reveal(self, written: str, prefix: str | None) -> str:
         """What a template wrote, with what messages and tools spell in place of the stand-ins.
 
         Raises:
             ConfigError: the template took a stand-in apart.
         """
+        if prefix is None:
+            return written
         text = re.sub(re.escape(prefix) + r"(\d+)@@", lambda met: self._spelled[int(met[1])], written)
         if prefix.lower() in text.lower():
             raise ConfigError(
@@ -116,9 +123,9 @@ class ControlTokens:
         return tuple(ids)
 
     def _make_literal(self, mark: str) -> tuple[Any, dict[int, int]]:
-        """A tokenizer that reads ``mark…@@`` where this one reads a control token, which it reads as text; and
-        its ids of the marks, with the control token's each. One call encodes a whole text, so that words at
-        the edge of a control token come out as they always do."""
+        """A tokenizer that reads ``mark…@@`` where this one reads a control token, and that as text; and its
+        ids of the marks, each with the control token's. One call encodes a whole text, so that words at the
+        edge of a control token come out as they always do."""
         tokenizer = copy.deepcopy(self._tokenizer)
         control: dict[int, int] = {}
         for i, token in self._special.items():
@@ -132,8 +139,8 @@ class ControlTokens:
         for spelled, i in self.ids.items():
             if i in ids and i != unknown:
                 raise ConfigError(
-                    f"the tokenizer {self._tokenizer.name_or_path!r} has no other ids for the text {spelled!r} "
-                    f"than its control token, and it stands in {text[:200]!r}. {_ALLOW} tokenizer."
+                    f"the tokenizer {self._tokenizer.name_or_path!r} has no ids for the text {spelled!r} but "
+                    f"its control token, and it stands in {text[:200]!r}. {_ALLOW} tokenizer."
                 )
 
     def _replaced(self, value: Any, prefix: str, own: Collection[str] = ()) -> Any:

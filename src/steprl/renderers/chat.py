@@ -54,7 +54,7 @@ class ChatRenderer:
         self._format: ToolCallFormat = resolve("format", format)() if isinstance(format, str) else format
         self._template = ChatTemplate(tokenizer, template_options or {})
         self._control = ControlTokens(tokenizer)
-        self._allow_control_tokens = allow_control_tokens
+        self.allow_control_tokens = allow_control_tokens
         self._segment_ids = lru_cache(maxsize=_CACHED)(self._encode_segment)
         self._content = lru_cache(maxsize=_CACHED)(self._decode_action)
         self.stop_ids = self._find_stop_ids()
@@ -79,6 +79,7 @@ class ChatRenderer:
         self._template.check(hidden.messages, hidden.tools)
         sampled = [message.token_ids for message in hidden.messages if message.token_ids is not None]
         written = self._template.text(hidden.messages, hidden.tools)
+        self._control.reveal(written, hidden.prefix)  # refused here, if anywhere
         segments = self._template.segments(hidden.messages, hidden.tools, written)
         if segments is None:
             return self._encode_segment(written, hidden.prefix)
@@ -96,7 +97,7 @@ class ChatRenderer:
         """
         hidden = self._seen(messages, tools)
         written = self._template.text(hidden.messages, hidden.tools)
-        return written if hidden.prefix is None else self._control.reveal(written, hidden.prefix)
+        return self._control.reveal(written, hidden.prefix)
 
     def encode(self, text: str, *, literal: bool = False) -> tuple[int, ...]:
         """Ids of a text, nothing added. Control tokens that are spelled in it are read as such, unless it is
@@ -105,7 +106,7 @@ class ChatRenderer:
         Raises:
             ConfigError: the tokenizer cannot write a control token as text.
         """
-        if literal and not self._allow_control_tokens:
+        if literal and not self.allow_control_tokens:
             return self._control.encode_text(text)
         return tuple(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
@@ -159,11 +160,16 @@ class ChatRenderer:
         """The control tokens of the tokenizer, as they are spelled, and their ids."""
         return self._control.ids
 
+    @property
+    def ordinary_ids(self) -> Mapping[str, int]:
+        """Its other added tokens, which any text can spell: tags of calls and thoughts, for some."""
+        return self._control.ordinary_ids
+
     def _seen(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Hidden:
         """What the template is given to write."""
         if isinstance(self._format, DescribedFormat):
             messages, tools = in_words(self._format, messages, tools), ()
-        if self._allow_control_tokens:
+        if self.allow_control_tokens:
             return Hidden(messages=tuple(messages), tools=tuple(tools), prefix=None)
         sampled = {
             index: self._before_stop(tuple(message.token_ids))

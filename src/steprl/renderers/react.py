@@ -105,7 +105,8 @@ class ReactFormat:
         return (
             f"You have these tools:\n{listing(tools)}\n\nTo use one, write\nThought: what you think\n"
             f"{ACTION} the tool's name\n{INPUT} its arguments as a JSON object on one line{alone}\n"
-            f"and stop. Its result comes back as {OBSERVATION} A turn without {ACTION} is your answer."
+            f"and stop. Its result comes back on a line that begins with '{OBSERVATION}'. A turn without "
+            f"'{ACTION}' is your answer."
         )
 
     def feedback(self, content: str) -> str:

@@ -13,7 +13,7 @@ from steprl.errors import ConfigError, TaskError
 from steprl.learner.loading import load_model
 from steprl.learner.threads import set_deterministic, set_threads
 from steprl.learner.torch_learner import TorchLearner
-from steprl.registry import resolve
+from steprl.registry import Kind, resolve
 from steprl.renderers import ChatRenderer, load_tokenizer
 from steprl.rewards.compose import RewardComposer
 from steprl.rollout import EnvWorkflow, Pool
@@ -72,8 +72,12 @@ def build_player(recipe: Recipe, given: Given | None = None) -> Player:
     path = model_path(recipe.model.path)
     tokenizer = load_tokenizer(path)
     if recipe.model.chat_template is not None:
-        tokenizer.chat_template = _read_template(recipe.model.chat_template)
-    renderer = ChatRenderer(tokenizer, _made("format", recipe.model.format, recipe.model.format_args))
+        tokenizer.chat_template = read_template("model.chat_template", recipe.model.chat_template)
+    renderer = ChatRenderer(
+        tokenizer,
+        make_component("format", recipe.model.format, recipe.model.format_args),
+        allow_control_tokens=recipe.model.allow_control_tokens,
+    )
     engine = _engine(recipe, path, renderer, given.script)
     rewards = RewardComposer(recipe.rollout.rewards)
     pool = Pool(
@@ -97,7 +101,7 @@ def build_parts(recipe: Recipe, given: Given | None = None) -> Parts:
         TaskError: tasks that are missing or unreadable.
     """
     given = given or Given()
-    estimator: Estimator = _made("estimator", recipe.algorithm.estimator, recipe.algorithm.args)
+    estimator: Estimator = make_component("estimator", recipe.algorithm.estimator, recipe.algorithm.args)
     check_needs(recipe, estimator, env_of(recipe, given))
     if recipe.rollout.temperature == 0:
         raise ConfigError("rollout.temperature 0 (greedy) gives nothing to learn from; use 1.0")
@@ -220,7 +224,7 @@ def _workflow(recipe: Recipe, given: Given) -> Workflow:
     if not isinstance(made, Env):
         workflow: Workflow = made
         return workflow
-    return EnvWorkflow(make, _made("context", recipe.context.id, recipe.context.args))
+    return EnvWorkflow(make, make_component("context", recipe.context.id, recipe.context.args))
 
 
 def _taped(recipe: Recipe, workflow: Workflow) -> Workflow:
@@ -258,7 +262,12 @@ def _engine(recipe: Recipe, path: str, renderer: ChatRenderer, script: Any) -> E
     return engine
 
 
-def _made(kind: Any, name: str, args: dict[str, Any]) -> Any:
+def make_component(kind: Kind, name: str, args: dict[str, Any]) -> Any:
+    """A component by name, with its options.
+
+    Raises:
+        ConfigError: there is none of this name, or it does not take the options.
+    """
     return _called(kind, name, resolve(kind, name), args)
 
 
@@ -269,7 +278,12 @@ def _called(kind: str, name: str, component: Callable[..., Any], args: dict[str,
         raise ConfigError(f"{kind} '{name}' does not take these options: {error}") from error
 
 
-def _read_template(path: str) -> str:
+def read_template(option: str, path: str) -> str:
+    """The text of a Jinja file; ``option`` names it in an error.
+
+    Raises:
+        ConfigError: there is no such file.
+    """
     if not Path(path).is_file():
-        raise ConfigError(f"model.chat_template: there is no file '{path}'")
+        raise ConfigError(f"{option}: there is no file '{path}'")
     return Path(path).read_text(encoding="utf-8")

@@ -50,8 +50,10 @@ class Display:
     def iteration(self, number: int, metrics: Mapping[str, float]) -> None:
         """The figures of an iteration, on one line."""
         self.say(f"iteration {number:>4}  {figures(metrics)}")
-        if metrics.get("groups/zero_variance_share") == 1.0:
-            self.say("                in every group all rewards are equal: there was nothing to learn from")
+        if metrics.get("credit/abs_advantage") == 0.0:
+            self.say("                every advantage is 0: there was nothing to learn from")
+        elif metrics.get("critic/updates") and not metrics.get("learner/updates"):
+            self.say("                warm-up: only the critic learned")
 
     def episode(self, trajectory: Trajectory, decode: Decode) -> None:
         """A sample episode, a line per step."""

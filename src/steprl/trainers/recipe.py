@@ -20,13 +20,15 @@ class ModelConfig:
     """The policy: ``path`` is a model folder, a hub id, or "quickstart" (shipped with the package).
 
     ``format`` is how the model writes tool calls, ``format_args`` are its options. ``chat_template`` is a
-    Jinja file that replaces the tokenizer's own.
+    Jinja file that replaces the tokenizer's own. With ``allow_control_tokens``, a control token that is
+    spelled in a message is one; otherwise it is text.
     """
 
     path: str = "quickstart"
     format: str = "hermes"
     format_args: dict[str, Any] = field(default_factory=dict)
     chat_template: str | None = None
+    allow_control_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +169,11 @@ class Recipe:
             raise ConfigError(
                 f"name must be a plain folder name: 1 to 128 of A-Z, a-z, 0-9, '.', '_' and '-', "
                 f"not beginning with '.'; got {self.name!r}"
+            )
+        if self.critic.warmup_iterations >= self.train.iterations:
+            raise ConfigError(
+                f"critic.warmup_iterations = {self.critic.warmup_iterations} leaves nothing of "
+                f"train.iterations = {self.train.iterations} for the policy. Lower the one or raise the other."
             )
         if self.threads is not None and self.threads < 1:
             raise ConfigError(f"threads must be at least 1, got {self.threads}")
