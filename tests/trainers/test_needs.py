@@ -158,6 +158,10 @@ REFUSED = [
         "its `requires` is a set of what it cannot work without (frozenset() for nothing)",
     ),
     (
+        (GAE, "critic.warmup_iterations=4"),
+        "critic.warmup_iterations = 4 leaves nothing of train.iterations = 4 for the policy.",
+    ),
+    (
         (GAE, "critic.kind=shared", "learner.dtype=bfloat16"),
         'critic.kind = "shared" runs the policy\'s own layers, whose learner.dtype is "bfloat16", and '
         'critic.learner.dtype is "float32". Set critic.learner.dtype = "bfloat16".',

@@ -173,7 +173,7 @@ class Recipe:
         if self.critic.warmup_iterations >= self.train.iterations:
             raise ConfigError(
                 f"critic.warmup_iterations = {self.critic.warmup_iterations} leaves nothing of "
-                f"train.iterations = {self.train.iterations} for the policy. Lower the one or raise the other."
+                f"train.iterations = {self.train.iterations} for the policy. Lower one or raise the other."
             )
         if self.threads is not None and self.threads < 1:
             raise ConfigError(f"threads must be at least 1, got {self.threads}")
