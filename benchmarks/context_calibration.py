@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Literal
 
 from steprl.context import AppendOnly, Evidence, LlmSummary, SlidingWindow, TokenBudget
-from steprl.envs.guestbook import Guestbook, guestbook_tasks
+from steprl.envs.guestbook import Guestbook, guestbook_tasks, is_right
 from steprl.envs.guestbook_demos import Reader
 from steprl.learner.tokenizer import train_tokenizer
 from steprl.renderers import ChatRenderer, HermesFormat
@@ -167,7 +167,7 @@ async def play(rule: ContextRule, book: Book, actor: Reading) -> Played:
             tokens += length
         for _, summary in written:
             summaries = history.summarised(summary).summaries
-    return Played(success=READER.act(shown).text == task.answer, truncated=False, prompt_tokens=tokens)
+    return Played(success=is_right(task, READER.act(shown).text), truncated=False, prompt_tokens=tokens)
 
 
 def measure(

@@ -76,7 +76,7 @@ def test_an_episode_word_for_word():
     assert told == list(book(TASK))
     assert [text.split(" ", 2)[:2] for text in told] == [["Page", "1."], ["Page", "2."], ["Page", "3."]]
     assert end.feedback == again.feedback
-    assert end.feedback[0].content == "The end. Answer: guest room, guest room." == LAST
+    assert end.feedback[0].content == "The end. Answer: Rooms: guest room, guest room." == LAST
     assert answered.rewards == {"outcome": 1.0} and answered.terminated
 
 
@@ -93,7 +93,7 @@ def test_what_matters_is_marked_and_nothing_else():
     ("answer", "worth"),
     [
         ("Ada 4, Zoe 7", 1.0),
-        ("Ada 4, Zoe 7.", 1.0),
+        ("Rooms: Ada 4, Zoe 7.", 1.0),
         ("Ada: 4\nZoe: 7", 1.0),
         ("Zoe 7, Ada 4", 0.0),
         ("Ada 4, Zoe 8", 0.0),
@@ -211,23 +211,26 @@ def test_the_reader_turns_pages_to_the_end_and_answers_with_what_it_is_shown():
     reader = Reader(seed=0)
     assert reader.act(shown()).calls == reader.act(shown("Page 1. Rooms: Ada 4, Zoe 7.")).calls
     assert reader.act(shown()).calls == (("turn", {}),)
-    assert reader.act(shown("Rooms: Ada 4, Zoe 7.", LAST)).text == "Ada 4, Zoe 7"
-    summary = Message(role="user", content="So far:\nAda 3, Zoe unknown. The end.")
-    assert re.fullmatch(r"Ada 3, Zoe [1-9]", reader.act([*shown(), summary]).text)
-    assert reader.act([*shown(), summary, *shown("Rooms: Ada 4, Zoe 7.")[1:]]).text == "Ada 4, Zoe 7"
+    assert reader.act(shown("Rooms: Ada 4, Zoe 7.", LAST)).text == "Rooms: Ada 4, Zoe 7"
+    summary = Message(role="user", content="So far:\nRooms: Ada 3, Zoe unknown. The end.")
+    assert re.fullmatch(r"Rooms: Ada 3, Zoe [1-9]", reader.act([*shown(), summary]).text)
+    assert reader.act([*shown(), summary, *shown("Rooms: Ada 4, Zoe 7.")[1:]]).text == "Rooms: Ada 4, Zoe 7"
 
 
 def test_what_it_is_not_shown_it_guesses_any_room_as_often():
     answers = [Reader(seed=seed).act(shown("Rooms: Ada 4.", LAST)).text for seed in range(900)]
-    guessed = Counter(answer.removeprefix("Ada 4, Zoe ") for answer in answers)
+    guessed = Counter(answer.removeprefix("Rooms: Ada 4, Zoe ") for answer in answers)
     assert set(guessed) == set(map(str, ROOMS)) and all(70 < count < 130 for count in guessed.values())
 
 
 def test_its_summary_is_one_line_of_what_it_knows():
     reader = Reader(seed=0)
-    assert reader.summarise(shown()) == "Ada unknown, Zoe unknown"
-    assert reader.summarise(shown("Rooms: Otto 3, Zoe 7, Adam 2.")) == "Ada unknown, Zoe 7"
-    assert reader.summarise(shown("Ada 4, Zoe unknown", "Rooms: Zoe 7.", LAST)) == "Ada 4, Zoe 7. The end."
+    assert reader.summarise(shown()) == "Rooms: Ada unknown, Zoe unknown"
+    assert reader.summarise(shown("Rooms: Otto 3, Zoe 7, Adam 2.")) == "Rooms: Ada unknown, Zoe 7"
+    assert (
+        reader.summarise(shown("Rooms: Ada 4, Zoe unknown", "Rooms: Zoe 7.", LAST))
+        == "Rooms: Ada 4, Zoe 7. The end."
+    )
 
 
 def test_a_forgetful_reader_leaves_out_and_a_careless_one_misreads():
@@ -235,7 +238,7 @@ def test_a_forgetful_reader_leaves_out_and_a_careless_one_misreads():
 
     def share(of: str, **slips: float) -> float:
         lines = [Reader(seed=seed, **slips).summarise(told) for seed in range(400)]
-        return sum(line.startswith(f"Ada {of},") for line in lines) / 400
+        return sum(line.startswith(f"Rooms: Ada {of},") for line in lines) / 400
 
     assert share("4") == 1.0
     assert 0.2 < share("unknown", forgetful=0.3) < 0.4 and 0.6 < share("4", forgetful=0.3) < 0.8

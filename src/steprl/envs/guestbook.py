@@ -54,7 +54,7 @@ REMARKS = (
     "The bell was rung late.",
 )
 THE_END = "The end."
-LAST = f"{THE_END} Answer: guest room, guest room."
+LAST = f"{THE_END} Answer: Rooms: guest room, guest room."
 """What is read on turning over the last page, however often."""
 
 Split = Literal["train", "eval"]
@@ -68,7 +68,7 @@ _WORD = re.compile(r"[A-Za-z]+|\d+")
 
 
 class Guestbook(ToolEnv):
-    """Turn every page, then answer ``Ada 4, Zoe 7``. Outcome 1.0 for both rooms right, else 0.0.
+    """Turn every page, then answer ``Rooms: Ada 4, Zoe 7``. Outcome 1.0 for both rooms right, else 0.0.
 
     An answer before the book is at its end is worth 0.0, whatever it says. A page with one of the two guests,
     and the end, are marked as evidence.
@@ -119,12 +119,18 @@ class Guestbook(ToolEnv):
     def reward(self, task: Task, answer: str) -> float:
         """1.0 when every page was turned and the answer names the two guests, in order, with their rooms."""
         read = self.turned >= len(self.pages)
-        return float(read and _WORD.findall(answer) == _WORD.findall(str(task.answer)))
+        return float(read and is_right(task, answer))
 
     def anchor(self, feedback: Sequence[Message]) -> str:
         """How far the book has been read, and what the agent was told last."""
         read = min(self.turned, len(self.pages))
         return f"{read} | {' | '.join(message.content for message in feedback)}"
+
+
+def is_right(task: Task, answer: str) -> bool:
+    """Whether an answer names the two guests, in order, with their rooms, and nothing else but "Rooms"."""
+    words = [word for word in _WORD.findall(answer) if word != "Rooms"]
+    return words == _WORD.findall(str(task.answer))
 
 
 def book(task: Task) -> tuple[str, ...]:

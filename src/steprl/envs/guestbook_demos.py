@@ -7,7 +7,7 @@ How often the perfect one is right under a context rule is the most that the rul
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -55,10 +55,11 @@ class Reader:
         if THE_END not in read:
             return Move(calls=(("turn", {}),))
         rooms = {guest: self._room(guest, read, rng) for guest in _guests(messages)}
-        return Move(text=", ".join(f"{guest} {room or rng.choice(ROOMS)}" for guest, room in rooms.items()))
+        known = {guest: room or str(rng.choice(ROOMS)) for guest, room in rooms.items()}
+        return Move(text=_line(known))
 
     def summarise(self, messages: Sequence[Message]) -> str:
-        """One line with the rooms read of so far, ``Ada 4, Zoe unknown``, and whether the book has ended.
+        """One line with the rooms read of so far, ``Rooms: Ada 4, Zoe unknown``, and if the book has ended.
 
         Raises:
             EnvError: the messages hold no Guestbook question.
@@ -66,11 +67,10 @@ class Reader:
         rng, read = self._random(messages), _read(messages)
         rooms = {guest: self._room(guest, read, rng) for guest in _guests(messages)}
         forgotten = {guest for guest in rooms if rng.random() < self.forgetful}
-        line = ", ".join(
-            f"{guest} {UNKNOWN if room is None or guest in forgotten else room}"
-            for guest, room in rooms.items()
-        )
-        return f"{line}. {THE_END}" if THE_END in read else line
+        noted = {
+            guest: UNKNOWN if room is None or guest in forgotten else room for guest, room in rooms.items()
+        }
+        return f"{_line(noted)}. {THE_END}" if THE_END in read else _line(noted)
 
     def _random(self, messages: Sequence[Message]) -> Random:
         return Random(f"{self.seed}\n" + "\n".join(message.content for message in messages))
@@ -82,6 +82,11 @@ class Reader:
         if not found:
             return None
         return str(rng.choice([room for room in ROOMS if str(room) != found[-1]])) if slips else found[-1]
+
+
+def _line(rooms: Mapping[str, str]) -> str:
+    """As on a page, so that what is copied is written as it is read."""
+    return f"Rooms: {', '.join(f'{guest} {room}' for guest, room in rooms.items())}"
 
 
 def _read(messages: Sequence[Message]) -> str:
