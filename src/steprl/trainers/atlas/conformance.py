@@ -78,6 +78,8 @@ def _invariance(
     old = {new: uid for uid, new in names.items()}
     plain = Credits(advantages=_named(found.advantages, old), loss_mask=_named(found.loss_mask, old))
     yield from _same("names", "another answer with other uids", credits, plain)
+    if all(t.stop_reason.trains for t in _members(groups)):
+        return
     left = [
         replace(group, trajectories=tuple(t for t in group.trajectories if t.stop_reason.trains))
         for group in groups
