@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from steprl.renderers import ChatRenderer, load_tokenizer
 from steprl.trainers.doctor.conversations import conversations
@@ -15,9 +15,12 @@ PAGE = (Path(__file__).parents[1] / "docs" / "doctor.md").read_text(encoding="ut
 
 
 def test_its_python_runs_and_gives_the_rows_of_a_window() -> None:
-    page: dict[str, object] = {}
+    page: dict[str, Any] = {}
     (code,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.DOTALL)
     exec(code, page)
+    by_name = {one.name: (one.steps, one.rows) for one in page["found"].conversations}
+    assert all(rows <= steps for steps, rows in by_name.values())
+    assert any(1 < rows for _, rows in by_name.values())  # a window cannot share one row throughout
 
 
 def test_it_shows_every_conversation_and_names_every_drift() -> None:

@@ -32,11 +32,6 @@ FROM_FILE = f"env.id={__name__}:FromFile"
 
 
 @pytest.fixture
-def steprl(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Terminal:
-    return Terminal(monkeypatch, capfd)
-
-
-@pytest.fixture
 def recipe(tiny_policy: str, tmp_path: Path) -> Path:
     """A recipe file of one iteration, whose runs go beside it."""
     options = ("train.iterations=1", "evaluation.tasks=0")

@@ -12,7 +12,6 @@ import pytest
 from terminal import Terminal
 from training import DICE, recipe_of, run
 
-from steprl.config import to_toml
 from steprl.trainers.given import Given
 from steprl.trainers.storage.run_folder import RunFolder
 from steprl.trajectory.store import read
@@ -25,19 +24,6 @@ def finished(tiny_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path
     runs = tmp_path_factory.mktemp("finished")
     run(recipe_of(DICE, tiny_policy, runs, "train.iterations=2"))
     return runs / "run"
-
-
-@pytest.fixture
-def steprl(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Terminal:
-    return Terminal(monkeypatch, capfd)
-
-
-@pytest.fixture
-def recipe(tiny_policy: str, tmp_path: Path) -> Path:
-    """A recipe file of one iteration, whose runs go beside it."""
-    file = tmp_path / "recipe.toml"
-    file.write_text(to_toml(recipe_of(DICE, tiny_policy, tmp_path / "runs", "train.iterations=1")))
-    return file
 
 
 # --- help ---------------------------------------------------------------------------------------------
@@ -56,6 +42,7 @@ COMMANDS = [
     "policy build",
     "compare",
     "compare algorithms",
+    "compare context",
     "compare runs",
     "doctor",
     "explain",

@@ -8,22 +8,8 @@ from pathlib import Path
 
 import pytest
 from terminal import Terminal
-from training import DICE, recipe_of
 
 from steprl.cli.several import spread
-from steprl.config import to_toml
-
-
-@pytest.fixture
-def steprl(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Terminal:
-    return Terminal(monkeypatch, capfd)
-
-
-@pytest.fixture
-def recipe(tiny_policy: str, tmp_path: Path) -> Path:
-    file = tmp_path / "recipe.toml"
-    file.write_text(to_toml(recipe_of(DICE, tiny_policy, tmp_path / "runs", "train.iterations=1")))
-    return file
 
 
 @pytest.mark.parametrize(

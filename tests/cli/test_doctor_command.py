@@ -18,11 +18,6 @@ from steprl.trainers.doctor.doctor import examine
 from steprl.trainers.doctor.scoring import has_weights
 
 
-@pytest.fixture
-def steprl(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Terminal:
-    return Terminal(monkeypatch, capfd)
-
-
 def test_with_weights_every_trace_is_scored_and_steps_differ_by_nothing(
     steprl: Terminal, tiny_policy: str, tmp_path: Path
 ) -> None:

@@ -12,11 +12,6 @@ from steprl.trajectory.store import write
 
 
 @pytest.fixture
-def steprl(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Terminal:
-    return Terminal(monkeypatch, capfd)
-
-
-@pytest.fixture
 def episodes(tmp_path: Path) -> Path:
     """A group that agrees, in which a long episode is, and one that does not."""
     file = tmp_path / "episodes.parquet"

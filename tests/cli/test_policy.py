@@ -17,11 +17,6 @@ TESTS = Path(__file__).parents[1]
 TINY = ("size.hidden=16", "size.layers=1", "size.max_context=256", "max_steps=4", "evaluation_tasks=3")
 
 
-@pytest.fixture
-def steprl(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Terminal:
-    return Terminal(monkeypatch, capfd)
-
-
 def test_help_explains_and_gives_an_example(steprl: Terminal) -> None:
     code, told, _ = steprl("policy", "build", "--help")
     assert code == 0 and "Usage: steprl policy build" in told

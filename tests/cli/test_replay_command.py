@@ -10,11 +10,6 @@ from terminal import Terminal
 from training import COURIER, recipe_of, run
 
 
-@pytest.fixture
-def steprl(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Terminal:
-    return Terminal(monkeypatch, capfd)
-
-
 @pytest.fixture(scope="module")
 def folder(tiny_policy: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = tmp_path_factory.mktemp("replayed")

@@ -61,9 +61,11 @@ def test_a_section_has_the_options_of_its_rule(name: str) -> None:
 
 
 def test_the_recipes_of_the_page_can_be_built() -> None:
+    made = []
     for text in blocks("toml"):
         recipe = build(Recipe, {"env": {"id": "courier"}, **tomllib.loads(text)})
-        RULES[recipe.context.id](**recipe.context.args)
+        made.append(RULES[recipe.context.id](**recipe.context.args))
+    assert context.SlidingWindow(rounds=4) in made
 
 
 def test_the_rule_of_the_page_plays() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from steprl.envs.courier import PLACES
-from steprl.envs.policy import Move
+from steprl.envs.policy import Move, check_probabilities
 from steprl.errors import ConfigError, EnvError
 from steprl.types import Message
 
@@ -42,10 +42,7 @@ class Apprentice:
     def __post_init__(self) -> None:
         if self.patience < 1:
             raise ConfigError(f"Apprentice: patience is at least 1 look-up, got {self.patience}")
-        for name in ("careless", "impatience"):
-            value = getattr(self, name)
-            if not 0.0 <= value <= 1.0:
-                raise ConfigError(f"Apprentice: {name} is a probability, from 0 to 1, got {value}")
+        check_probabilities(self, "careless", "impatience")
 
     def act(self, messages: Sequence[Message]) -> Move:
         """The next action: a tool call, or the answer.

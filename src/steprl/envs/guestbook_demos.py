@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from random import Random
 
 from steprl.envs.guestbook import ROOMS, THE_END
-from steprl.envs.policy import Move
-from steprl.errors import ConfigError, EnvError
+from steprl.envs.policy import Move, check_probabilities
+from steprl.errors import EnvError
 from steprl.types import Message
 
 UNKNOWN = "unknown"
@@ -40,10 +40,7 @@ class Reader:
     careless: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("forgetful", "careless"):
-            value = getattr(self, name)
-            if not 0.0 <= value <= 1.0:
-                raise ConfigError(f"Reader: {name} is a probability, from 0 to 1, got {value}")
+        check_probabilities(self, "forgetful", "careless")
 
     def act(self, messages: Sequence[Message]) -> Move:
         """The next action: a page turned, or the answer.

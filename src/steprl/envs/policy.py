@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from steprl.errors import ConfigError
 from steprl.types import Message
 
 
@@ -19,6 +20,18 @@ class Move:
 
     text: str = ""
     calls: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+
+
+def check_probabilities(policy: object, *names: str) -> None:
+    """Refuse a slip of a scripted policy that is not as likely as something between never and always.
+
+    Raises:
+        ConfigError: a value of these names is not in [0, 1].
+    """
+    for name in names:
+        value = getattr(policy, name)
+        if not 0.0 <= value <= 1.0:
+            raise ConfigError(f"{type(policy).__name__}: {name} is a probability, from 0 to 1, got {value}")
 
 
 class ScriptedPolicy(Protocol):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from steprl.rollout import Episode, derive_seed
+from steprl.trainers.crediting import kept_groups
 from steprl.trainers.needs import CONTINUATIONS
 from steprl.trainers.parts import Parts
 from steprl.trainers.progress import Display
@@ -99,7 +100,13 @@ async def state_values(
     """
     if Need.SNAPSHOTS not in parts.estimator.requires:
         return None
-    states = [state for task, group in zip(tasks, groups, strict=True) for state in _states(task, group)]
+    kept = {group.group_uid for group in kept_groups(recipe, groups)}  # the others do not train
+    states = [
+        state
+        for task, group in zip(tasks, groups, strict=True)
+        if group.group_uid in kept
+        for state in _states(task, group)
+    ]
     count: int = getattr(parts.estimator, CONTINUATIONS)
     asked = [(state, k) for state in states for k in range(count)]
     with display.phase(f"continuations {number}", len(asked)) as bar:

@@ -20,6 +20,7 @@ what is measured, to 1e-9. n is how many trajectories of a group are not lost, G
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from math import comb, sqrt
 
 import numpy as np
@@ -151,6 +152,7 @@ def _outcomes(world: World, scale: Callable[[int, int], float]) -> float | None:
     return total / size
 
 
+@cache
 def _success(world: World) -> float:
     """The probability of success under the policy that learns."""
     episodes = world.episodes()
