@@ -27,7 +27,9 @@ BUILT_IN = {
         "evidence",
         "summary_state",
         "llm_summary",
+        "mixture",
     },
+    "writer": {"frozen_model"},
     "format": {"hermes", "qwen3_coder", "llama3_json", "react", "tags", "fenced_code"},
     "engine": {"scripted", "torch"},
     "estimator": {

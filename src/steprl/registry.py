@@ -4,19 +4,21 @@ anything importable can also be named as ``module:attribute``. Nothing is import
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Literal
 
 from steprl.errors import ConfigError, unknown
 
-Kind = Literal["env", "tool", "reward", "context", "format", "engine", "estimator"]
+Kind = Literal["env", "tool", "reward", "context", "writer", "format", "engine", "estimator"]
 
 _GROUPS: dict[Kind, str] = {
     "env": "steprl.envs",
     "tool": "steprl.tools",
     "reward": "steprl.rewards",
     "context": "steprl.context",
+    "writer": "steprl.writers",
     "format": "steprl.formats",
     "engine": "steprl.engines",
     "estimator": "steprl.estimators",
@@ -55,6 +57,23 @@ def resolve(kind: Kind, name: str) -> Any:
     else:
         address = name
     return load(f"{kind} '{name}'", address)
+
+
+def make(kind: Kind, name: str, args: Mapping[str, Any]) -> Any:
+    """A component by name, with its options.
+
+    Raises:
+        ConfigError: there is none of this name, or it does not take the options.
+    """
+    return call(kind, name, resolve(kind, name), args)
+
+
+def call(kind: Kind, name: str, component: Callable[..., Any], args: Mapping[str, Any]) -> Any:
+    """The same for a component that is at hand; ``name`` is what messages call it."""
+    try:
+        return component(**args)
+    except TypeError as error:
+        raise ConfigError(f"{kind} '{name}' does not take these options: {error}") from error
 
 
 def load(label: str, address: str) -> Any:

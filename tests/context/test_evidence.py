@@ -9,12 +9,14 @@ import pytest
 from histories import OPENING, contents, history, shown
 from hypothesis import given
 from hypothesis import strategies as st
-from playing import Guess, Recorder, call, guesses, members, play
+from playing import Guess, Recorder, call, guesses, members, only, play, renderer
 
 from steprl.context import Evidence
 from steprl.context._bm25 import bm25
+from steprl.envs import ToolEnv
 from steprl.errors import ConfigError, EnvError
-from steprl.types import History, Message, StopReason
+from steprl.tools import tool
+from steprl.types import History, Message, StopReason, Task
 
 
 def found(content: str, **fields: Any) -> Message:
@@ -57,6 +59,37 @@ def test_bm25_keeps_what_shares_most_with_the_task() -> None:
 def test_of_equal_likeness_the_newest_is_kept() -> None:
     past = history(("a", ["Ada here"]), ("b", ["Ada there"]), ("c", []))
     assert contents(shown(Evidence(select="bm25", top=1), past))[2:] == ["b", "Ada there", "c"]
+
+
+class Library(ToolEnv):
+    """Pages to look at, of which only what a page says is worth keeping."""
+
+    @tool(evidence=True)
+    def look(self, page: str) -> str:
+        """Look at a page."""
+        return {"a": "Ada is out.", "c": "Cleo is in."}[page]
+
+    @tool
+    def turn(self) -> str:
+        """Turn a page."""
+        return "a rustle"
+
+    tools = (look, turn)
+
+    def reward(self, task: Task, answer: str) -> float:
+        return float(answer == "Cleo")
+
+
+def test_what_an_evidence_tool_returns_stays_in_the_prompt_and_its_errors_go() -> None:
+    replies = [call("look", page="a"), call("look", page="b"), call("turn"), call("look", page="c"), "Cleo"]
+    t = only(play(Library, Recorder(replies), context=Evidence()))
+    assert t.reward == 1.0 and t.steps[0].feedback[0].mark == "evidence"
+    last = renderer().decode(t.steps[-1].prompt_ids.tolist())
+    told = ("Ada is out.", "KeyError", "a rustle", "Cleo is in.")
+    assert [text in last for text in told] == [True, False, False, True]
+    assert "evidence" not in last
+    # an error is seen while it is new
+    assert "KeyError" in renderer().decode(t.steps[2].prompt_ids.tolist())
 
 
 # --- the scorer ---------------------------------------------------------------------------------------

@@ -148,7 +148,13 @@ def test_a_window_is_its_rounds(past: History, rounds: int) -> None:
         (LlmSummary, {"budget": 0}, "llm_summary: budget is 0"),
         (LlmSummary, {"budget": 9, "keep_last": -1}, "keep_last is -1"),
         (LlmSummary, {"budget": 9, "prompt": ""}, "prompt is ''; it must be some text"),
-        (LlmSummary, {"budget": 9, "writer": "gpt"}, "writer is 'gpt'; it must be \"policy\", or a function"),
+        (
+            LlmSummary,
+            {"budget": 9, "writer": "gpt"},
+            'it must be one of "policy", "frozen_model", or an async',
+        ),
+        (LlmSummary, {"budget": 9, "writer_args": {"model": "x"}}, "'policy' takes none"),
+        (LlmSummary, {"budget": 9, "writer": "frozen_model"}, "does not take these options"),
         (LlmSummary, {"budget": 9, "writer": f"{__name__}:short"}, "which is no async function"),
     ],
 )

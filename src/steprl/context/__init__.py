@@ -6,6 +6,7 @@ A rule arranges messages and is a pure function of the history, which stays exac
 from steprl.context.append_only import AppendOnly
 from steprl.context.evidence import Evidence
 from steprl.context.llm_summary import LlmSummary
+from steprl.context.mixture import Mixture
 from steprl.context.sliding_window import SlidingWindow
 from steprl.context.summary_state import SummaryState
 from steprl.context.think_strip import ThinkStrip
@@ -15,6 +16,7 @@ __all__ = [
     "AppendOnly",
     "Evidence",
     "LlmSummary",
+    "Mixture",
     "SlidingWindow",
     "SummaryState",
     "ThinkStrip",

@@ -5,23 +5,23 @@ A summary is an action: a step of the kind "summary", with its own tokens, which
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from steprl.context._options import below_context, function, text, whole
+from steprl.context._options import below_context, text, whole
 from steprl.context._thinking import without_thinking
-from steprl.errors import ConfigError, EnvError, StepRLError
-from steprl.types import Action, Actor, History, Message, Observation, Summary, Writer
-
-Write = Callable[[Sequence[Message]], Awaitable[str]]
-"""Writes the summary that the last of these messages asks for."""
+from steprl.context._writer import Write, asked, made
+from steprl.types import Action, Actor, History, Message, Observation, Summary
 
 PROMPT = (
     "Summarise the conversation so far for yourself: what was asked, what has been found out and done, and "
     "what is left to do. You will go on from the summary without the conversation. Write the summary alone, "
     "and call no tool."
 )
+
+
+_WRITER = "the context rule's own writer, llm_summary.writer"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,29 +37,31 @@ class LlmSummary:
     Args:
         budget: tokens of a prompt, descriptions of tools included, from which on a summary is asked for.
         keep_last: the newest rounds, which stay whole when a summary is written. With 0 they do not.
-        writer: "policy", or an async function ``(messages) -> text``, as ``module:attribute``, whose
-            summaries are recorded as steps of which nothing was sampled.
+        writer: "policy"; or "frozen_model", or an async function ``(messages) -> text`` or a class that makes
+            one, as ``module:attribute``: its summaries are recorded as steps of which nothing was sampled.
+        writer_args: options of a writer that is made, such as ``{"model": …}`` for "frozen_model".
         prompt: the request, shown as a user message.
         heading: what stands before the summary where it is shown.
 
     Raises:
         ConfigError: an option has a value that it cannot have, or the budget is more than the context holds.
-        EnvError: the user's function raised something, or answered with something else than text.
+        EnvError: the writer raised something, or answered with something else than text.
     """
 
     budget: int
     keep_last: int = 1
     writer: str | Write = "policy"
+    writer_args: Mapping[str, Any] = field(default_factory=dict)
     prompt: str = PROMPT
     heading: str = "Summary of the conversation so far:"
+    _write: Write | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         whole("llm_summary", "budget", self.budget, least=1, meaning="the most tokens of a prompt")
         whole("llm_summary", "keep_last", self.keep_last, least=0, meaning="last rounds that stay whole")
         text("llm_summary", "prompt", self.prompt, meaning="what a summary is asked for with")
         text("llm_summary", "heading", self.heading, meaning="what stands before a summary")
-        if self.writer != "policy":
-            self._function()  # a name that leads nowhere is refused here
+        object.__setattr__(self, "_write", made(self.writer, self.writer_args))
 
     async def __call__(self, history: History, actor: Actor) -> Sequence[Message]:
         """The messages of the next prompt, for which a summary may be asked for first."""
@@ -70,7 +72,8 @@ class LlmSummary:
         if len(history.rounds) - self.keep_last <= told or actor.count(shown) <= self.budget:
             return shown
         request = (*shown, Message(role="user", content=self.prompt))
-        answer = await actor.act(Observation(messages=request), writer=self._writer(request))
+        writer = None if self._write is None else asked(self._write, request, f"{_WRITER} = {self.writer!r}")
+        answer = await actor.act(Observation(messages=request), writer=writer)
         return self._shown(history, Summary(action=answer, rounds=len(history.rounds)))
 
     def _told(self, summary: Summary | None) -> int:
@@ -87,36 +90,3 @@ class LlmSummary:
 
     def _message(self, summary: Action) -> Message:
         return Message(role="user", content=f"{self.heading}\n{without_thinking(summary.text)}")
-
-    def _function(self) -> Write:
-        write = function("llm_summary", "writer", self.writer, instead='"policy"')
-        if not inspect.iscoroutinefunction(write):
-            raise ConfigError(
-                f"llm_summary: writer is {self.writer!r}, which is no async function; a plain one would hold "
-                f"up all episodes while it waits"
-            )
-        return write
-
-    def _writer(self, request: Sequence[Message]) -> Writer | None:
-        """Who writes in the policy's place, if anybody does."""
-        if self.writer == "policy":
-            return None
-        write, where = (
-            self._function(),
-            f"the context rule's own function, llm_summary.writer = {self.writer!r}",
-        )
-
-        async def ask() -> str:
-            try:
-                written = await write(request)
-            except StepRLError:
-                raise
-            except Exception as error:
-                raise EnvError(
-                    f"{where}, asked with {len(request)} messages: it raised {type(error).__name__}: {error}"
-                ) from error
-            if not isinstance(written, str):
-                raise EnvError(f"{where}: it returned {written!r}, which is not text")
-            return written
-
-        return ask

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -13,7 +13,7 @@ from steprl.errors import ConfigError, TaskError
 from steprl.learner.loading import load_model
 from steprl.learner.threads import set_deterministic, set_threads
 from steprl.learner.torch_learner import TorchLearner
-from steprl.registry import Kind, resolve
+from steprl.registry import call, make, resolve
 from steprl.renderers import ChatRenderer, load_tokenizer
 from steprl.rewards.compose import RewardComposer
 from steprl.rollout import EnvWorkflow, Pool
@@ -75,7 +75,7 @@ def build_player(recipe: Recipe, given: Given | None = None) -> Player:
         tokenizer.chat_template = read_template("model.chat_template", recipe.model.chat_template)
     renderer = ChatRenderer(
         tokenizer,
-        make_component("format", recipe.model.format, recipe.model.format_args),
+        make("format", recipe.model.format, recipe.model.format_args),
         allow_control_tokens=recipe.model.allow_control_tokens,
     )
     engine = _engine(recipe, path, renderer, given.script)
@@ -101,7 +101,7 @@ def build_parts(recipe: Recipe, given: Given | None = None) -> Parts:
         TaskError: tasks that are missing or unreadable.
     """
     given = given or Given()
-    estimator: Estimator = make_component("estimator", recipe.algorithm.estimator, recipe.algorithm.args)
+    estimator: Estimator = make("estimator", recipe.algorithm.estimator, recipe.algorithm.args)
     check_needs(recipe, estimator, env_of(recipe, given))
     if recipe.rollout.temperature == 0:
         raise ConfigError("rollout.temperature 0 (greedy) gives nothing to learn from; use 1.0")
@@ -217,14 +217,14 @@ def _workflow(recipe: Recipe, given: Given) -> Workflow:
     """What plays an episode: the recipe's own workflow, or the standard loop around its environment."""
     played = env_of(recipe, given)
 
-    def make() -> Any:
-        return _called("env", recipe.env.id, played, recipe.env.args)
+    def make_env() -> Any:
+        return call("env", recipe.env.id, played, recipe.env.args)
 
-    made = make()  # options that do not fit are refused now, and not in every episode
+    made = make_env()  # options that do not fit are refused now, and not in every episode
     if not isinstance(made, Env):
         workflow: Workflow = made
         return workflow
-    return EnvWorkflow(make, make_component("context", recipe.context.id, recipe.context.args))
+    return EnvWorkflow(make_env, make("context", recipe.context.id, recipe.context.args))
 
 
 def _taped(recipe: Recipe, workflow: Workflow) -> Workflow:
@@ -258,24 +258,8 @@ def _engine(recipe: Recipe, path: str, renderer: ChatRenderer, script: Any) -> E
         options = {"model": path, **config.args}
     if config.max_context is not None:
         options["max_context"] = config.max_context
-    engine: Engine = _called("engine", config.id, component, options)
+    engine: Engine = call("engine", config.id, component, options)
     return engine
-
-
-def make_component(kind: Kind, name: str, args: dict[str, Any]) -> Any:
-    """A component by name, with its options.
-
-    Raises:
-        ConfigError: there is none of this name, or it does not take the options.
-    """
-    return _called(kind, name, resolve(kind, name), args)
-
-
-def _called(kind: str, name: str, component: Callable[..., Any], args: dict[str, Any]) -> Any:
-    try:
-        return component(**args)
-    except TypeError as error:
-        raise ConfigError(f"{kind} '{name}' does not take these options: {error}") from error
 
 
 def read_template(option: str, path: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from steprl.batch import rows
 from steprl.errors import ConfigError
+from steprl.registry import make
 from steprl.renderers import ChatRenderer, load_tokenizer
 from steprl.trainers.doctor.compare import Scorer, TraceReport, compare
 from steprl.trainers.doctor.conversations import Conversation, conversations, tool_of
@@ -18,7 +19,7 @@ from steprl.trainers.doctor.exact import changed, exposed, misplaced
 from steprl.trainers.doctor.play import Play, play
 from steprl.trainers.doctor.scoring import has_weights, scorer_of
 from steprl.trainers.doctor.traces import Trace, message_trace, sampled_actions, token_trace
-from steprl.trainers.parts import make_component, model_path, read_template
+from steprl.trainers.parts import model_path, read_template
 from steprl.trainers.progress import Display
 from steprl.types import ContextRule, Message
 
@@ -110,7 +111,7 @@ def examine(
         unscored = f"'{model}' is no folder with weights"
     renderer = ChatRenderer(
         tokenizer,
-        make_component("format", format, dict(format_args or {})),
+        make("format", format, dict(format_args or {})),
         template_options=template_options,
         allow_control_tokens=allow_control_tokens,
     )
@@ -120,9 +121,7 @@ def examine(
         context=context,
         allow_control_tokens=allow_control_tokens,
         unscored=unscored,
-        found=diagnose(
-            renderer, make_component("context", context, dict(context_args or {})), scorer, display
-        ),
+        found=diagnose(renderer, make("context", context, dict(context_args or {})), scorer, display),
     )
 
 

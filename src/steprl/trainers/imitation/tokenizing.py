@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
 
 from steprl.envs.base import Env
 from steprl.envs.policy import ScriptedPolicy
 from steprl.errors import ConfigError
 from steprl.learner.tokenizer import train_tokenizer
-from steprl.registry import resolve
+from steprl.registry import make
 from steprl.renderers import ChatRenderer, ToolCallFormat, load_tokenizer
 from steprl.rollout import derive_seed
 from steprl.trainers.imitation.config import PolicyConfig
@@ -51,7 +50,7 @@ def recorded(source: Stored, folder: Path, config: PolicyConfig) -> Demonstratio
             f"'{source.name}' holds the token id {greatest}, but the tokenizer of '{source.model.path}' has "
             f"{len(tokenizer)} tokens: it is another one. Name the right model."
         )
-    format: ToolCallFormat = _made("format", source.model.format, source.model.format_args)
+    format: ToolCallFormat = make("format", source.model.format, source.model.format_args)
     ChatRenderer(tokenizer, format).save(str(folder))
     return found
 
@@ -71,7 +70,7 @@ def played(
         ConfigError: nothing is left, or a name or option that cannot work.
         EnvError: every episode broke.
     """
-    format: ToolCallFormat = _made("format", config.format, config.format_args)
+    format: ToolCallFormat = make("format", config.format, config.format_args)
     template = _read(config.chat_template) if config.chat_template else CHAT_TEMPLATE.read_text("utf-8")
     able = [task for task in tasks if source.policy_for(task) is not None]
     if not able:
@@ -83,7 +82,7 @@ def played(
     stage = _Stage(
         source=source,
         env=env,
-        context=_made("context", config.context, config.context_args),
+        context=make("context", config.context, config.context_args),
         config=config,
         display=display,
         dropped={"no_oracle": len(tasks) - len(able)},
@@ -136,14 +135,6 @@ class _Stage:
         policy = self.source.policy_for(task)
         assert policy is not None  # tasks without one were left out
         return policy
-
-
-def _made(kind: Literal["context", "format"], name: str, args: Mapping[str, Any]) -> Any:
-    component = resolve(kind, name)
-    try:
-        return component(**args)
-    except TypeError as error:
-        raise ConfigError(f"{kind} '{name}' does not take these options: {error}") from error
 
 
 def _read(path: str) -> str:
