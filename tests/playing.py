@@ -162,6 +162,7 @@ def play(
     ``options`` are the pool's.
     """
     options.setdefault("failures", FailurePolicy(backoff=0.0))
+    options.setdefault("renderer", renderer())
     tasks = [Task(id="task", prompt="Begin.")] if tasks is None else tasks
     if beside_a_good_one:
         tasks = [*tasks, Task(id="good", prompt="Begin.")]
@@ -171,7 +172,6 @@ def play(
     pool = Pool(
         workflow=workflow,
         engine=engine,
-        renderer=renderer(),
         rewards=RewardComposer(weights or {}),
         concurrency=concurrency,
         **options,
@@ -182,7 +182,7 @@ def play(
             label=label,
             seed=seed,
             group_size=group_size,
-            sampling=Sampling(max_tokens=max_tokens, stop_ids=renderer().stop_ids),
+            sampling=Sampling(max_tokens=max_tokens, stop_ids=options["renderer"].stop_ids),
             max_steps=max_steps,
             progress=progress,
         )

@@ -91,6 +91,35 @@ def test_what_cannot_work_is_refused(steprl: Terminal, options: tuple[str, ...],
     assert code == 1 and message in errors
 
 
+@pytest.mark.parametrize(("looked_for", "code"), [("#", 0), ("@", 1)])
+def test_it_exits_with_1_when_a_text_gets_a_control_token_into_a_prompt_and_else_with_0(
+    steprl: Terminal, tmp_path: Path, looked_for: str, code: int
+) -> None:
+    # a template that marks messages by what they say: it sees the stand-ins, which have an @
+    published_tokenizer("qwen2.5").save_pretrained(tmp_path)
+    template, out = tmp_path / "marks.jinja", tmp_path / "found.json"
+    marked = f"{{% if '{looked_for}' in m.content %}}<|endoftext|>{{% endif %}}{{{{ m.content }}}}<|im_end|>"
+    template.write_text(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n" + marked + "\n{% endfor %}<|im_start|>assistant\n"
+    )
+    options = ("--model", tmp_path, "--format", "react", "--chat-template", template, "--json", out)
+    exited, told, errors = steprl("doctor", *options)
+    assert exited == code and "Traceback" not in errors
+    assert ("WRONG: tokens would be trained" in told, "exact: every sampled" in told) == (
+        code == 1,
+        code == 0,
+    )
+    found = json.loads(out.read_text(encoding="utf-8"))
+    assert found["exact"] is (code == 0)
+    assert not any(one["refused"] for one in found["found"]["conversations"])
+    wrong = {one["name"]: one["wrong"] for one in found["found"]["conversations"] if one["wrong"]}
+    assert set(wrong) == (
+        {"control tokens in texts", "control tokens in results and calls"} if code else set()
+    )
+    for name, lines in wrong.items():
+        assert f"{name}: {lines[0]}" in told and "that a text only spelled are control tokens" in lines[0]
+
+
 def test_what_would_be_trained_wrongly_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     published_tokenizer("qwen2.5").save_pretrained(tmp_path)
     diagnosis = examine(str(tmp_path))

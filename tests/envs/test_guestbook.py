@@ -38,7 +38,7 @@ TASK = Task(
     id="t",
     prompt="Where did Ada and Zoe sleep?",
     answer="Ada 4, Zoe 7",
-    data={"pages": 3, "stays": {"Ada": [2, 4], "Zoe": [0, 7]}, "noise": 5},
+    data={"pages": 3, "entries": [21, 27], "stays": {"Ada": [2, 4], "Zoe": [0, 7]}, "noise": 5},
 )
 TURN = Action(text="", token_ids=(1,), tool_calls=(ToolCall(name="turn", arguments={}, id="call_0"),))
 
@@ -139,8 +139,11 @@ def test_the_task_sets():
     assert evaluation == Guestbook.tasks("eval")
     short = Guestbook.tasks("short")
     assert {task.data["pages"] for task in short} == {2, 3, 4, 5, 6, 7, 8}
-    asked = [{frozenset(task.data["stays"]) for task in tasks} for tasks in (train, short, evaluation)]
-    assert not asked[2] & (asked[0] | asked[1])
+    primer = Guestbook.tasks("primer")
+    guests = {text.count(",") + 1 for task in primer for text in book(task)}
+    assert guests == set(range(1, 28)) and {task.data["pages"] for task in primer} == {2, 3, 4, 8, 19}
+    asked = [{frozenset(task.data["stays"]) for task in tasks} for tasks in (train, short, primer)]
+    assert not {frozenset(task.data["stays"]) for task in evaluation} & set().union(*asked)
     with pytest.raises(TaskError, match="unknown Guestbook task set 'evl'. Did you mean 'eval'?"):
         Guestbook.tasks("evl")
 
@@ -160,9 +163,10 @@ def test_splits_share_no_two_guests_whatever_the_seeds(one, other, lengths):
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 2**32))
-def test_a_book_names_the_two_guests_once_each_where_the_task_says(seed):
-    (task,) = guestbook_tasks("train", count=1, seed=seed)
+@given(st.integers(0, 2**32), st.sampled_from([ENTRIES, (1, 1), (3, 58)]))
+def test_a_book_names_the_two_guests_once_each_where_the_task_says(seed, entries_of_a_page):
+    (task,) = guestbook_tasks("train", count=1, seed=seed, entries=entries_of_a_page)
+    fewest, most = entries_of_a_page
     pages = book(task)
     assert len(pages) == task.data["pages"] and pages == book(task)
     for guest, (page, room) in task.data["stays"].items():
@@ -171,7 +175,7 @@ def test_a_book_names_the_two_guests_once_each_where_the_task_says(seed):
     for text in pages:
         found = re.fullmatch(r"Page \d+\. (.+?\.) Rooms: (.+?)\. (.+?\.)", text)
         entries = [entry.split(" ") for entry in found[2].split(", ")]
-        assert {found[1], found[3]} <= set(REMARKS) and len(entries) in ENTRIES
+        assert {found[1], found[3]} <= set(REMARKS) and fewest <= len(entries) <= most
         assert all(guest in GUESTS and int(room) in ROOMS for guest, room in entries)
         assert len({guest for guest, _ in entries}) == len(entries)
 

@@ -132,6 +132,42 @@ def test_one_mistake_does_not_stop_the_other_calls():
     assert contents(transition) == ["Error: KeyError: 'X'", "2749000"]
 
 
+@pytest.mark.parametrize("evidence", [False, True])
+def test_results_of_an_evidence_tool_are_marked_and_its_errors_are_not(evidence):
+    @tool(evidence=evidence)
+    def look(page: str) -> str:
+        """Look at a page."""
+        return {"a": "Ada is out."}[page]
+
+    class Library(Compare):
+        tools = [look, population]
+
+        @tool(evidence=evidence)
+        def note(self) -> str:
+            """Read the note."""
+            return "Ben is in."
+
+        tools += [note]
+
+    asked = (
+        call("look", page="a"),
+        call("look", page="b"),
+        call("look"),
+        call("note"),
+        call("population", city="Oslo"),
+        call("lok", page="a"),
+        MalformedCall(raw="{", reason="the JSON ends early"),
+    )
+    (transition,) = episode(Library(), says("", *asked))
+    mark = "evidence" if evidence else None
+    assert [message.mark for message in transition.feedback] == [mark, None, None, mark, None, None, None]
+    assert [contents(transition)[place] for place in (0, 1, 3)] == [
+        "Ada is out.",
+        "Error: KeyError: 'b'",
+        "Ben is in.",
+    ]
+
+
 def test_an_action_without_calls_is_the_answer():
     right, wrong = (episode(Compare(), says(text))[0] for text in ("2", "3"))
     assert right == Transition(rewards={"outcome": 1.0}, terminated=True)

@@ -86,6 +86,17 @@ def test_options():
     assert run(search, query="1234567") == "12345… [cut: 2 of 7 characters]"
 
 
+def test_that_results_are_evidence_is_not_told_to_the_model():
+    def look(page: str) -> str:
+        """Look at a page."""
+        return page
+
+    plain, evidence = tool(look), tool(evidence=True)(look)
+    assert (plain.evidence, evidence.evidence) == (False, True)
+    assert evidence.spec == plain.spec and "evidence" not in str(evidence.spec.to_json())
+    assert run(evidence, page="a") == run(plain, page="a") == "a"
+
+
 def test_defaults_are_the_functions_own():
     assert run(search, query="a", limit=1) == '["a 0 by rank"]'
 

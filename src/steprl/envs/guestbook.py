@@ -33,8 +33,11 @@ LENGTHS = (19, 23, 25, 26, 28)
 """Pages of a book. A context of 2,944 tokens holds books of the first length only."""
 SHORT = tuple(range(2, 9))
 """Pages of a book to warm a policy up on. Where little is shown of it, a longer one looks alike."""
-ENTRIES = range(21, 28)
-"""Guests on a page."""
+ENTRIES = (21, 27)
+"""Guests on a page, from and to."""
+PRIMER = (2, 3, 4, 2, 3, 4, 8, 19)
+"""Pages of a book to learn reading on, with any number of guests on a page: finding one among three comes
+first, and finding one among 27 does not come without it."""
 REMARKS = (
     "Rain all day.",
     "Snow on the hills.",
@@ -59,10 +62,11 @@ LAST = f"{THE_END} Answer: Rooms: guest room, guest room."
 
 Split = Literal["train", "eval"]
 
-_SETS: Mapping[str, tuple[Split, int, Sequence[int]]] = {
-    "train": ("train", 4096, LENGTHS),
-    "eval": ("eval", 240, LENGTHS),
-    "short": ("train", 4096, SHORT),
+_SETS: Mapping[str, tuple[Split, int, Sequence[int], tuple[int, int]]] = {
+    "train": ("train", 4096, LENGTHS, ENTRIES),
+    "eval": ("eval", 240, LENGTHS, ENTRIES),
+    "short": ("train", 4096, SHORT, ENTRIES),
+    "primer": ("train", 4096, PRIMER, (1, ENTRIES[1])),
 }
 _WORD = re.compile(r"[A-Za-z]+|\d+")
 
@@ -79,11 +83,12 @@ class Guestbook(ToolEnv):
     @classmethod
     def tasks(cls, source: str) -> Sequence[Task]:
         """``"train"``: 4096 tasks; ``"eval"``: 240 tasks, with no two guests of whom training asks as well;
-        ``"short"``: 4096 more tasks of training, with books of 2 to 8 pages."""
+        ``"short"``: 4096 more tasks of training, with books of 2 to 8 pages; ``"primer"``: another 4096, with
+        books of 2 to 19 pages of 1 to 27 guests."""
         if source not in _SETS:
             raise TaskError(unknown("Guestbook task set", source, _SETS))
-        split, count, lengths = _SETS[source]
-        return guestbook_tasks(split, count=count, lengths=lengths)
+        split, count, lengths, entries = _SETS[source]
+        return guestbook_tasks(split, count=count, lengths=lengths, entries=entries)
 
     @classmethod
     def oracle(cls, task: Task) -> ScriptedPolicy:
@@ -136,11 +141,12 @@ def is_right(task: Task, answer: str) -> bool:
 def book(task: Task) -> tuple[str, ...]:
     """The pages of a task's book: a number, a remark, the rooms of some guests, another remark."""
     stays: Mapping[str, Sequence[int]] = task.data["stays"]
+    fewest, most = task.data["entries"]
     rng = Random(f"guestbook {task.data['noise']}")
     others = [guest for guest in GUESTS if guest not in stays]
     pages = []
     for number in range(task.data["pages"]):
-        entries = [f"{guest} {rng.choice(ROOMS)}" for guest in rng.sample(others, rng.choice(ENTRIES))]
+        entries = [f"{guest} {rng.choice(ROOMS)}" for guest in rng.sample(others, rng.randint(fewest, most))]
         for guest, (page, room) in stays.items():
             if page == number:
                 entries[rng.randrange(len(entries))] = f"{guest} {room}"
@@ -150,16 +156,24 @@ def book(task: Task) -> tuple[str, ...]:
 
 
 def guestbook_tasks(
-    split: Split, *, count: int, seed: int = 0, lengths: Sequence[int] = LENGTHS
+    split: Split,
+    *,
+    count: int,
+    seed: int = 0,
+    lengths: Sequence[int] = LENGTHS,
+    entries: tuple[int, int] = ENTRIES,
 ) -> tuple[Task, ...]:
-    """Generate ``count`` different tasks; the number of pages cycles through ``lengths``.
+    """Generate ``count`` different tasks; the number of pages cycles through ``lengths``, and each page has
+    any number of guests from ``entries[0]`` to ``entries[1]``.
 
     The two guests decide which split a task belongs to, so tasks of different splits differ whatever the
     seeds. The two pages that matter are any two, each pair as likely as the others. ``Task.data`` holds
-    ``pages`` (how many), ``stays`` (guest → page counted from 0, room) and ``noise`` (seed of the rest).
+    ``pages`` (how many), ``entries``, ``stays`` (guest → page counted from 0, room) and ``noise`` (seed of
+    the rest).
 
     Raises:
-        TaskError: unknown split, no tasks asked for, no lengths, or a book of less than two pages.
+        TaskError: unknown split, no tasks asked for, no lengths, a book of less than two pages, or a page of
+            no guests or more than there are.
     """
     if split not in get_args(Split):
         raise TaskError(unknown("Guestbook split", split, get_args(Split)))
@@ -167,17 +181,21 @@ def guestbook_tasks(
         raise TaskError(f"count must be at least 1 task, got {count}")
     if not lengths or min(lengths) < 2:
         raise TaskError(f"lengths must be one or more numbers of pages from 2 up, got {list(lengths)}")
+    if not 1 <= entries[0] <= entries[1] <= len(GUESTS) - 2:
+        raise TaskError(
+            f"entries must be the least and the most guests on a page, 1 to {len(GUESTS) - 2}; got {entries}"
+        )
     rng = Random(f"guestbook {split} {seed}")
     tasks: list[Task] = []
     while len(tasks) < count:
         guests = rng.sample(GUESTS, 2)
         if _split_of(guests) == split:
-            task = _draw(rng, guests, lengths[len(tasks) % len(lengths)])
+            task = _draw(rng, guests, lengths[len(tasks) % len(lengths)], entries)
             tasks.append(replace(task, id=f"guestbook-{task_hash(task)}"))
     return tuple(tasks)
 
 
-def _draw(rng: Random, guests: Sequence[str], length: int) -> Task:
+def _draw(rng: Random, guests: Sequence[str], length: int, entries: tuple[int, int]) -> Task:
     stays = {
         guest: [page, rng.choice(ROOMS)]
         for guest, page in zip(guests, rng.sample(range(length), 2), strict=True)
@@ -186,7 +204,7 @@ def _draw(rng: Random, guests: Sequence[str], length: int) -> Task:
         id="",
         prompt=f"Where did {' and '.join(guests)} sleep?",
         answer=", ".join(f"{guest} {room}" for guest, (_, room) in stays.items()),
-        data={"pages": length, "stays": stays, "noise": rng.getrandbits(32)},
+        data={"pages": length, "entries": [*entries], "stays": stays, "noise": rng.getrandbits(32)},
     )
 
 

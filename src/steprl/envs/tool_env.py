@@ -15,7 +15,7 @@ from typing import Any
 from steprl.envs.base import Env
 from steprl.errors import ConfigError, EnvError, ToolError, unknown
 from steprl.tools import Tool
-from steprl.types import Action, MalformedCall, Message, Task, ToolCall, Transition, finite
+from steprl.types import Action, MalformedCall, Mark, Message, Task, ToolCall, Transition, finite
 
 CUT = "Your message was cut at the length limit before it held a tool call or an answer. Be shorter."
 
@@ -32,7 +32,8 @@ class ToolEnv(Env):
     concurrently, except that methods, which share the episode's state, run one after the other in the
     order of the calls; so the same calls always give the same state. All of them end before the step does.
 
-    A tool call may take ``tool_deadline`` seconds (0: any time); a tool's own deadline comes first.
+    A tool call may take ``tool_deadline`` seconds (0: any time); a tool's own deadline comes first. Results
+    of a ``@tool(evidence=True)`` are marked as evidence for context rules; its errors are not.
     """
 
     system_prompt: str = ""
@@ -140,6 +141,7 @@ class ToolEnv(Env):
     ) -> Message:
         if isinstance(call, MalformedCall):
             return Message(role="tool", content=_readable(f"Error: malformed tool call: {call.reason}"))
+        mark: Mark | None = None
         try:
             if call.name not in tools:
                 hint = "" if tools else "There are no tools: answer in plain text."
@@ -150,9 +152,10 @@ class ToolEnv(Env):
                     text = await chosen.run(call.arguments, deadline=self.tool_deadline)
             else:
                 text = await chosen.run(call.arguments, deadline=self.tool_deadline)
+            mark = "evidence" if chosen.evidence else None
         except ToolError as error:
-            text = f"Error: {error}"
-        return Message(role="tool", content=_readable(text), name=call.name, tool_call_id=call.id)
+            text = f"Error: {error}"  # says how to call the tool, and nothing about the task
+        return Message(role="tool", content=_readable(text), name=call.name, tool_call_id=call.id, mark=mark)
 
     def _components(self, reward: Any) -> dict[str, float]:
         named = reward if isinstance(reward, Mapping) else {"outcome": reward}

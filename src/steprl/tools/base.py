@@ -39,6 +39,7 @@ class Tool:
     ``spec`` is what the model is told; ``method`` says that the function takes ``self``: accessed on an
     instance, the tool is bound to it like a method, so that tools can share an episode's state.
     ``deadline`` is how many seconds a call may take (0: any); None leaves it to the environment.
+    ``evidence`` says that its results are worth keeping: a `ToolEnv` marks them for context rules.
     """
 
     spec: ToolSpec
@@ -47,6 +48,7 @@ class Tool:
     max_output: int = MAX_OUTPUT
     method: bool = False
     deadline: float | None = None
+    evidence: bool = False
 
     @property
     def name(self) -> str:
@@ -196,6 +198,7 @@ def tool(
     description: str | None = None,
     max_output: int = MAX_OUTPUT,
     deadline: float | None = None,
+    evidence: bool = False,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -205,13 +208,15 @@ def tool(
     description: str | None = None,
     max_output: int = MAX_OUTPUT,
     deadline: float | None = None,
+    evidence: bool = False,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
-    """Make a tool from a function: ``@tool``, or ``@tool(name=…, description=…, max_output=…, deadline=…)``.
+    """Make a tool from a function: ``@tool``, or ``@tool(deadline=5, …)`` with any of the options.
 
     Every parameter needs a type. The docstring up to its first section is the description; a
     Google-style ``Args:`` section describes the arguments. Works on methods, too: ``self`` is not an
     argument. A call that takes longer than ``deadline`` seconds (0: any time; None: as the environment says)
-    is given up, and the agent is told.
+    is given up, and the agent is told. With ``evidence`` a `ToolEnv` returns its results, not its errors, as
+    ``Message(mark="evidence")``, which context rules may keep and no model sees.
 
     Raises:
         ConfigError: no description, a bad name, a parameter without a type or with one that JSON
@@ -219,7 +224,7 @@ def tool(
     """
 
     def make(function: Callable[..., Any]) -> Tool:
-        return _make(function, name, description, max_output, deadline)
+        return _make(function, name, description, max_output, deadline, evidence)
 
     return make if function is None else make(function)
 
@@ -230,6 +235,7 @@ def _make(
     description: str | None,
     max_output: int,
     deadline: float | None,
+    evidence: bool,
 ) -> Tool:
     if not inspect.isfunction(function):
         raise ConfigError(
@@ -257,4 +263,5 @@ def _make(
         max_output=max_output,
         method=next(iter(inspect.signature(function).parameters), "") == "self",
         deadline=deadline,
+        evidence=evidence,
     )
