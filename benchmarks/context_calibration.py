@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Literal
 
 from steprl.context import AppendOnly, Evidence, LlmSummary, SlidingWindow, TokenBudget
-from steprl.envs.guestbook import Guestbook, guestbook_tasks, is_right
+from steprl.envs.guestbook import LENGTHS, SHORT, Guestbook, guestbook_tasks, is_right
 from steprl.envs.guestbook_demos import Reader
 from steprl.learner.tokenizer import train_tokenizer
 from steprl.renderers import ChatRenderer, HermesFormat
@@ -41,10 +41,12 @@ from steprl.types import (
 )
 
 RECIPE = load_recipe(Path(__file__).parents[1] / "recipes" / "context.toml")
-MAX_CONTEXT = RECIPE.engine.max_context or 0
 UNLIMITED = 1 << 20
-BUDGET = MAX_CONTEXT - RECIPE.rollout.max_tokens
-"""Of the rule token_budget: as much as the context holds beside an answer."""
+SCALES: Mapping[str, tuple[Sequence[int], int]] = {
+    "whole": (LENGTHS, 2944),
+    "short": (SHORT, RECIPE.engine.max_context or UNLIMITED),
+}
+"""Pages of the books, and tokens of the context that they are read in."""
 VOCABULARY = 768
 READER = Reader(seed=0)
 FORMAT = HermesFormat()
@@ -170,9 +172,7 @@ async def play(rule: ContextRule, book: Book, actor: Reading) -> Played:
     return Played(success=is_right(task, READER.act(shown).text), truncated=False, prompt_tokens=tokens)
 
 
-def measure(
-    rule: ContextRule, books: Sequence[Book], prompts: Prompts, max_context: int = MAX_CONTEXT
-) -> dict[str, float]:
+def measure(rule: ContextRule, books: Sequence[Book], prompts: Prompts, max_context: int) -> dict[str, float]:
     """Means over the books of what the reader achieves under a rule, and of what it costs."""
 
     async def everything() -> list[Played]:
@@ -183,13 +183,15 @@ def measure(
     return {name: sum(getattr(episode, name) for episode in played) / len(played) for name in names}
 
 
-def rules(books: Sequence[Book]) -> Mapping[str, ContextRule]:
-    """Every rule by the name it has in the table: all windows up to the longest book are among them."""
+def rules(books: Sequence[Book], max_context: int) -> Mapping[str, ContextRule]:
+    """Every rule by the name it has in the table: all windows up to the longest book are among them, and a
+    token budget that leaves room for an answer."""
+    budget = max_context - RECIPE.rollout.max_tokens
     longest = max(len(history.rounds) for _, history in books)
     return {
         "append_only": AppendOnly(),
         **{f"sliding_window({rounds})": SlidingWindow(rounds=rounds) for rounds in range(1, longest + 1)},
-        f"token_budget({BUDGET})": TokenBudget(tokens=BUDGET),
+        f"token_budget({budget})": TokenBudget(tokens=budget),
         "evidence": Evidence(),
         "llm_summary": LlmSummary(**RECIPE.context.args),
     }
@@ -202,14 +204,16 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=400)
     parser.add_argument("--seed", type=int, default=0, help="of the tasks")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--books", choices=SCALES, default="whole", help="how long they are")
     args = parser.parse_args()
-    books = read(guestbook_tasks("eval", count=args.tasks, seed=args.seed))
+    lengths, max_context = SCALES[args.books]
+    books = read(guestbook_tasks("eval", count=args.tasks, seed=args.seed, lengths=lengths))
     prompts = Prompts(make_renderer(read(guestbook_tasks("train", count=50))))
     whole = measure(AppendOnly(), books, prompts, UNLIMITED)["prompt_tokens"]
     found: dict[str, dict[str, float]] = {}
     print(f"{'rule':20}  success  truncated  prompt tokens  of append-only  of the whole book")
-    for name, rule in rules(books).items():
-        figures = found[name] = measure(rule, books, prompts)
+    for name, rule in rules(books, max_context).items():
+        figures = found[name] = measure(rule, books, prompts, max_context)
         tokens = figures["prompt_tokens"]
         shares = (tokens / found["append_only"]["prompt_tokens"], tokens / whole)
         print(
@@ -218,7 +222,7 @@ def main() -> None:
         )
     best = max((name for name in found if name.startswith("sliding")), key=lambda n: found[n]["success"])
     print(f"best window: {best}, {found[best]['success']:.3f}")
-    print(f"{args.tasks} tasks, context of {MAX_CONTEXT} tokens; the whole book: {whole:.0f} prompt tokens")
+    print(f"{args.tasks} tasks, context of {max_context} tokens; the whole book: {whole:.0f} prompt tokens")
     print(f"{platform.machine()}, steprl {version('steprl')}")
     if args.json is not None:
         args.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")

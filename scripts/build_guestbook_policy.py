@@ -24,7 +24,7 @@ DEMONSTRATOR = Reader(seed=0, forgetful=0.02)
 """Loses a room in one summary of fifty, which in a whole book is often enough to lose one of the two."""
 
 CONFIG = PolicyConfig(
-    size=PolicySize(layers=3, max_context=RECIPE.engine.max_context or 0),
+    size=PolicySize(layers=3, max_context=2944),  # whole books: the recipe's context holds short ones
     warm_start=WarmStart(steps=2400),
     context="mixture",
     context_args={

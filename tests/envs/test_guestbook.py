@@ -137,13 +137,15 @@ def test_the_task_sets():
     assert Counter(task.data["pages"] for task in evaluation) == dict.fromkeys(LENGTHS, 48)
     assert len({task.id for task in (*train, *evaluation)}) == 4096 + 240
     assert evaluation == Guestbook.tasks("eval")
-    short = Guestbook.tasks("short")
-    assert {task.data["pages"] for task in short} == {2, 3, 4, 5, 6, 7, 8}
+    short, short_eval = Guestbook.tasks("short"), Guestbook.tasks("short_eval")
+    assert Counter(task.data["pages"] for task in short_eval) == {4: 48, 5: 96, 6: 96}
+    assert {task.data["pages"] for task in short} == {4, 5, 6}
     primer = Guestbook.tasks("primer")
     guests = {text.count(",") + 1 for task in primer for text in book(task)}
     assert guests == set(range(1, 28)) and {task.data["pages"] for task in primer} == {2, 3, 4, 8, 19}
     asked = [{frozenset(task.data["stays"]) for task in tasks} for tasks in (train, short, primer)]
-    assert not {frozenset(task.data["stays"]) for task in evaluation} & set().union(*asked)
+    held_out = {frozenset(task.data["stays"]) for task in (*evaluation, *short_eval)}
+    assert not held_out & set().union(*asked)
     with pytest.raises(TaskError, match="unknown Guestbook task set 'evl'. Did you mean 'eval'?"):
         Guestbook.tasks("evl")
 
@@ -196,6 +198,9 @@ def test_the_pages_that_matter_lie_anywhere():
         ({"lengths": ()}, "lengths must be"),
         ({"lengths": (9, 1)}, r"from 2 up, got \[9, 1\]"),
         ({"count": 0}, "count must be at least 1"),
+        ({"entries": (0, 9)}, r"1 to 58; got \(0, 9\)"),
+        ({"entries": (9, 59)}, r"1 to 58; got \(9, 59\)"),
+        ({"entries": (9, 8)}, r"1 to 58; got \(9, 8\)"),
     ],
 )
 def test_tasks_that_cannot_be_made_are_refused(arguments, reason):
@@ -265,25 +270,35 @@ def renderer():
     return calibration.make_renderer(calibration.read(guestbook_tasks("train", count=20)))
 
 
+WINDOWS = {"whole": (10, 19, 20, 21), "short": (3, 4, 5, 6)}
+"""Rounds of sliding windows; the best is the third."""
+
+
+@pytest.fixture(scope="module", params=list(WINDOWS))
+def scale(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def success(renderer):
+def success(renderer, scale):
     """Success of the perfect reader by rule, over 300 books of the evaluation's kind."""
-    books = calibration.read(guestbook_tasks("eval", count=300))
+    lengths, max_context = calibration.SCALES[scale]
+    books = calibration.read(guestbook_tasks("eval", count=300, lengths=lengths))
     rules: dict[str, ContextRule] = {
         "append_only": AppendOnly(),
         "evidence": Evidence(),
         "llm_summary": LlmSummary(**calibration.RECIPE.context.args),
-        **{f"window {rounds}": SlidingWindow(rounds=rounds) for rounds in (10, 19, 20, 21)},
+        **{f"window {rounds}": SlidingWindow(rounds=rounds) for rounds in WINDOWS[scale]},
     }
     prompts = calibration.Prompts(renderer)
-    return {name: calibration.measure(rule, books, prompts) for name, rule in rules.items()}
+    return {name: calibration.measure(rule, books, prompts, max_context) for name, rule in rules.items()}
 
 
-def test_evidence_and_summaries_are_enough(success):
+def test_evidence_and_summaries_are_enough(success, scale):
     assert success["evidence"]["success"] >= 0.9
     assert success["llm_summary"]["success"] >= 0.9
     tokens = success["llm_summary"]["prompt_tokens"] / success["append_only"]["prompt_tokens"]
-    assert tokens <= 0.25
+    assert tokens <= (0.25 if scale == "whole" else 0.9)
 
 
 def test_append_only_runs_out_of_context_on_more_than_half_of_the_books(success):
@@ -291,13 +306,14 @@ def test_append_only_runs_out_of_context_on_more_than_half_of_the_books(success)
     assert success["append_only"]["success"] > 0.0  # the shortest fit
 
 
-def test_no_window_holds_what_matters(success):
+def test_no_window_holds_what_matters(success, scale):
     """A smaller window sees less; a larger one no longer fits."""
     windows = {name: figures for name, figures in success.items() if name.startswith("window")}
     best = max(windows, key=lambda name: windows[name]["success"])
-    assert best == "window 20" and windows[best]["success"] <= 0.75
-    assert windows["window 10"]["success"] < windows["window 19"]["success"] < windows[best]["success"]
-    assert windows["window 21"]["truncated"] >= 0.5
+    least, less, most, wider = (windows[f"window {rounds}"] for rounds in WINDOWS[scale])
+    assert windows[best] is most and most["success"] <= 0.75
+    assert least["success"] < less["success"] < most["success"]
+    assert wider["truncated"] >= 0.5
 
 
 @pytest.mark.parametrize(
@@ -313,17 +329,18 @@ def test_no_window_holds_what_matters(success):
 def test_the_calibration_counts_what_episodes_are(rule: ContextRule, renderer):
     """The same books through the session of a rollout: the same successes, ends and prompts."""
     tasks: Sequence[Task] = guestbook_tasks("eval", count=4, seed=3)
+    _, max_context = calibration.SCALES["whole"]
     groups = demonstrate(
         Guestbook,
         lambda _: calibration.READER,
         tasks,
         renderer=renderer,
         context=rule,
-        max_context=calibration.MAX_CONTEXT,
+        max_context=max_context,
         max_steps=calibration.RECIPE.rollout.max_steps,
     )
     played = [group.trajectories[0] for group in groups]
-    found = calibration.measure(rule, calibration.read(tasks), calibration.Prompts(renderer))
+    found = calibration.measure(rule, calibration.read(tasks), calibration.Prompts(renderer), max_context)
     assert found == {
         "success": sum(t.reward == 1.0 for t in played) / 4,
         "truncated": sum(t.stop_reason is StopReason.CONTEXT_FULL for t in played) / 4,

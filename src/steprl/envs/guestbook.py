@@ -31,8 +31,8 @@ GUESTS = tuple(
 ROOMS = tuple(range(1, 10))
 LENGTHS = (19, 23, 25, 26, 28)
 """Pages of a book. A context of 2,944 tokens holds books of the first length only."""
-SHORT = tuple(range(2, 9))
-"""Pages of a book to warm a policy up on. Where little is shown of it, a longer one looks alike."""
+SHORT = (4, 5, 5, 6, 6)
+"""Pages of a short book: the same at a fifth of the length. A context of 832 tokens holds the shortest only."""
 ENTRIES = (21, 27)
 """Guests on a page, from and to."""
 PRIMER = (2, 3, 4, 2, 3, 4, 8, 19)
@@ -66,6 +66,7 @@ _SETS: Mapping[str, tuple[Split, int, Sequence[int], tuple[int, int]]] = {
     "train": ("train", 4096, LENGTHS, ENTRIES),
     "eval": ("eval", 240, LENGTHS, ENTRIES),
     "short": ("train", 4096, SHORT, ENTRIES),
+    "short_eval": ("eval", 240, SHORT, ENTRIES),
     "primer": ("train", 4096, PRIMER, (1, ENTRIES[1])),
 }
 _WORD = re.compile(r"[A-Za-z]+|\d+")
@@ -83,8 +84,8 @@ class Guestbook(ToolEnv):
     @classmethod
     def tasks(cls, source: str) -> Sequence[Task]:
         """``"train"``: 4096 tasks; ``"eval"``: 240 tasks, with no two guests of whom training asks as well;
-        ``"short"``: 4096 more tasks of training, with books of 2 to 8 pages; ``"primer"``: another 4096, with
-        books of 2 to 19 pages of 1 to 27 guests."""
+        ``"short"`` and ``"short_eval"``: as many with books of 4 to 6 pages; ``"primer"``: 4096 to learn reading
+        on, with books of 2 to 19 pages of 1 to 27 guests."""
         if source not in _SETS:
             raise TaskError(unknown("Guestbook task set", source, _SETS))
         split, count, lengths, entries = _SETS[source]
