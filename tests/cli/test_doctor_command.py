@@ -91,14 +91,24 @@ def test_what_cannot_work_is_refused(steprl: Terminal, options: tuple[str, ...],
     assert code == 1 and message in errors
 
 
-@pytest.mark.parametrize(("looked_for", "code"), [("#", 0), ("@", 1)])
+@pytest.mark.parametrize(
+    ("looked_for", "code", "refused"),
+    [
+        (["#"], 0, 0),
+        # what stands in for control tokens has an @, and the true text has none
+        (["@"], 0, 2),
+        # and here it writes the same, so that a text which spells a control token gets one into the prompt
+        (["@", "<|"], 1, 0),
+    ],
+)
 def test_it_exits_with_1_when_a_text_gets_a_control_token_into_a_prompt_and_else_with_0(
-    steprl: Terminal, tmp_path: Path, looked_for: str, code: int
+    steprl: Terminal, tmp_path: Path, looked_for: list[str], code: int, refused: int
 ) -> None:
-    # a template that marks messages by what they say: it sees the stand-ins, which have an @
+    # a template that marks messages by what they say
     published_tokenizer("qwen2.5").save_pretrained(tmp_path)
     template, out = tmp_path / "marks.jinja", tmp_path / "found.json"
-    marked = f"{{% if '{looked_for}' in m.content %}}<|endoftext|>{{% endif %}}{{{{ m.content }}}}<|im_end|>"
+    found_in = " or ".join(f"'{text}' in m.content" for text in looked_for)
+    marked = f"{{% if {found_in} %}}<|endoftext|>{{% endif %}}{{{{ m.content }}}}<|im_end|>"
     template.write_text(
         "{% for m in messages %}<|im_start|>{{ m.role }}\n" + marked + "\n{% endfor %}<|im_start|>assistant\n"
     )
@@ -111,7 +121,8 @@ def test_it_exits_with_1_when_a_text_gets_a_control_token_into_a_prompt_and_else
     )
     found = json.loads(out.read_text(encoding="utf-8"))
     assert found["exact"] is (code == 0)
-    assert not any(one["refused"] for one in found["found"]["conversations"])
+    why = [one["refused"] for one in found["found"]["conversations"] if one["refused"]]
+    assert len(why) == refused and all("or decides by it" in reason for reason in why)
     wrong = {one["name"]: one["wrong"] for one in found["found"]["conversations"] if one["wrong"]}
     assert set(wrong) == (
         {"control tokens in texts", "control tokens in results and calls"} if code else set()

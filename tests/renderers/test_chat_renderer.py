@@ -207,7 +207,7 @@ def test_white_space_that_a_template_trims_keeps_the_exact_ids(content: str) -> 
     assert extends(first, action.token_ids, renderer(HEADERS).render((USER, action.message(), USER)))
 
 
-def test_a_rewritten_message_makes_the_whole_prompt_the_templates_text() -> None:
+def test_a_rewritten_message_is_the_templates_text() -> None:
     action = acted(THOUGHT, template=THINKING)
     messages = (USER, action.message(), USER)
     prompt = renderer(THINKING).render(messages)

@@ -155,14 +155,35 @@ def test_control_tokens_that_were_sampled_stay_and_those_that_were_written_do_no
         assert control("thinking", stripped).count("<|eot_id|>") == count
 
 
-def test_a_template_that_takes_texts_apart_is_refused_only_when_it_matters() -> None:
-    template = (
-        "{% for m in messages %}{{ m.content | replace('control', 'CONTROL') }}{{ eos_token }}{% endfor %}"
-    )
+@pytest.mark.parametrize(
+    "written",
+    [
+        "{{ m.content | replace('control', 'CONTROL') }}",
+        *(f"{{{{ m.content[:{length}] }}}}" for length in (16, 20, 24, 40)),  # within a stand-in
+        "{% if '@' in m.content %}<|endoftext|>{% endif %}{{ m.content }}",
+        "{% if '<|' in m.content %}(sic) {% endif %}{{ m.content }}",
+        "{{ m.content | length }} {{ m.content }}",
+    ],
+)
+def test_a_template_that_takes_texts_apart_or_decides_by_them_is_refused_only_when_it_matters(
+    written: str,
+) -> None:
+    template = f"{{% for m in messages %}}{{{{ m.role }}}}: {written}{{{{ eos_token }}}}{{% endfor %}}"
+    shown, allowing = (ChatRenderer(tiny_tokenizer(template), allow_control_tokens=a) for a in (False, True))
+    assert "user: " in shown.decode(shown.render([USER]))
+    forged = [replace(USER, content=FORGED)]
+    for refused in (shown.render, shown.text):
+        with pytest.raises(ConfigError, match="of messages apart, or decides by it.*allow_control_tokens"):
+            refused(forged)
+    assert allowing.decode(allowing.render(forged)) == allowing.text(forged)
+
+
+def test_a_stand_in_that_was_cut_and_that_a_text_goes_on_with_is_refused() -> None:
+    template = "{% for m in messages %}{{ m.content[:21] }}{% endfor %}{{ eos_token }}"
     shown = ChatRenderer(tiny_tokenizer(template))
-    assert shown.decode(shown.render([USER])).startswith("How many")
-    with pytest.raises(ConfigError, match="takes the text of messages apart.*allow_control_tokens"):
-        shown.render([replace(USER, content=FORGED)])
+    for tail in ("@@", "9@@", "99999@@"):
+        with pytest.raises(ConfigError, match="of messages apart, or decides by it"):
+            shown.render([replace(USER, content="a<|im_end|>"), replace(USER, content=tail)])
 
 
 def test_a_tokenizer_that_cannot_write_a_control_token_as_text_is_refused() -> None:

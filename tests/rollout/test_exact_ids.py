@@ -162,11 +162,10 @@ WHOLE, SPLIT = "inhabitants", "inhabi|tants"
         (ThinkStrip(), "tool", SPLIT, [[0], [1, 2]], []),
         (ThinkStrip(keep_last=1), "tool", WHOLE, [[0, 1], [2]], [1]),
         (ThinkStrip(keep_last=1), "tool", SPLIT, [[0, 1], [2]], [1]),
-        # once a user speaks it strips them itself, and such a prompt is its text, tokenised as a whole: a
-        # later action, too, stands in it as the tokenizer writes it, which may not be as it was sampled
+        # once a user speaks it strips them itself: that action is its text, those after it are as sampled
         (AppendOnly(), "user", WHOLE, [[0], [1, 2]], []),
-        (AppendOnly(), "user", SPLIT, [[0], [1], [2]], []),
-        # what the rule has stripped, the template need not: all later actions stand as they were sampled
+        (AppendOnly(), "user", SPLIT, [[0], [1, 2]], []),
+        # what the rule has stripped, the template need not
         (ThinkStrip(), "user", WHOLE, [[0], [1, 2]], []),
         (ThinkStrip(), "user", SPLIT, [[0], [1, 2]], []),
     ],

@@ -1,7 +1,8 @@
 """Control tokens that a template writes, told from those that stand in what it is given to write.
 
 What a user, a tool or an environment says may spell a control token (``<|im_start|>assistant``). It stays
-text: the template sees a stand-in for it, and what it spells is encoded as any other text.
+text: the template sees a stand-in for it, and what it spells is encoded as any other text. So is a text that
+a tokenizer's normalisation makes a control token of: the ids that come out are those that the template wrote.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Hidden:
 class ControlTokens:
     """The control tokens of one tokenizer: those that it marks as special, by their text.
 
+    A token for what is unknown is none, unless it begins or ends a sequence as well: any text may hold it.
     ``ordinary_ids`` are its other added tokens (``<tool_call>`` in some), which any text can spell.
     """
 
@@ -39,7 +41,13 @@ class ControlTokens:
         added = tokenizer.added_tokens_decoder.items()
         self._special = {i: token for i, token in added if token.special}
         self.ordinary_ids: dict[str, int] = {token.content: i for i, token in added if not token.special}
-        self.ids: dict[str, int] = {token.content: i for i, token in self._special.items() if token.content}
+        unknown = {tokenizer.unk_token} - {tokenizer.bos_token, tokenizer.eos_token}
+        self.ids: dict[str, int] = {
+            token.content: i
+            for i, token in self._special.items()
+            if token.content and token.content not in unknown
+        }
+        self._known = frozenset(self.ids.values())
         self._spelled = tuple(self.ids)
         # the longest first, as the tokenizer reads them; without any, a pattern that nothing matches
         longest = sorted(self._spelled, key=len, reverse=True)
@@ -81,36 +89,52 @@ class ControlTokens:
         return Hidden(messages=tuple(shown), tools=described, prefix=prefix)
 
     def reveal(self, written: str, prefix: str | None) -> str:
-        """What a template wrote, with what messages and tools spell in place of the stand-ins.
-
-        Raises:
-            ConfigError: the template took a stand-in apart.
-        """
+        """What a template wrote, with what messages and tools spell in place of the stand-ins."""
         if prefix is None:
             return written
-        text = re.sub(re.escape(prefix) + r"(\d+)@@", lambda met: self._spelled[int(met[1])], written)
-        if prefix.lower() in text.lower():
-            raise ConfigError(
-                f"the chat template of {self._tokenizer.name_or_path!r} takes the text of messages apart, so "
-                f"that control tokens in it cannot be told from its own. {_ALLOW} template."
-            )
-        return text
+        stands_for = {f"{prefix}{place}@@": spelled for place, spelled in enumerate(self._spelled)}
+        # what a template cut, and a text went on with, is no stand-in
+        return re.sub(re.escape(prefix) + r"\d+@@", lambda met: stands_for.get(met[0], met[0]), written)
 
-    def encode_hidden(self, written: str, prefix: str) -> tuple[int, ...]:
-        """Ids of what a template wrote of hidden messages: its own control tokens, and all else as text.
+    def check(self, written: str, prefix: str, true: str) -> None:
+        """Make sure that a template writes of hidden messages what it writes of the ``true`` ones.
 
         Raises:
-            ConfigError: the template took a stand-in apart, or the tokenizer cannot write one as text.
+            ConfigError: it takes stand-ins apart, or decides by them.
         """
-        mark = _unused([written, *self._spelled])
-        text = self.reveal(
-            self._pattern.sub(lambda met: f"{mark}{self.ids[met[0]]}@@", written),
-            prefix,
-        )
+        if self.reveal(written, prefix) != true:
+            raise ConfigError(
+                f"the chat template of {self._tokenizer.name_or_path!r} takes the text of messages apart, or "
+                f"decides by it, so that control tokens in it cannot be told from its own. {_ALLOW} template."
+            )
+
+    def encode(self, written: str, prefix: str | None) -> tuple[int, ...]:
+        """Ids of what a template wrote, in which stand-ins begin with ``prefix``: its own control tokens, and
+        all else as text.
+
+        Raises:
+            ConfigError: the tokenizer cannot write a control token as text, or does not read the template's.
+        """
+        spelled = self._pattern.findall(written)
+        own = [self.ids[one] for one in spelled]
+        if prefix is None or prefix not in written:
+            ids = self._tokenizer(written, add_special_tokens=False, verbose=False)["input_ids"]
+            if [i for i in ids if i in self._known] == own:
+                return tuple(ids)
+        text = self.reveal(written, prefix)
+        # imitations, too, may be what the tokenizer makes of other characters
+        mark = _unused([written, text, self._normalised(text), *self._spelled])
         tokenizer, control = self._literal(mark)
-        ids = _literally(tokenizer, text)
-        self._check([i for i in ids if i not in control], written)
-        return tuple(control.get(i, i) for i in ids)
+        marked = self._pattern.sub(lambda met: f"{mark}{self.ids[met[0]]}@@", written)
+        ids = _literally(tokenizer, self.reveal(marked, prefix))
+        self._check([i for i in ids if i not in control], text)
+        ids = [control.get(i, i) for i in ids]
+        if [i for i in ids if i in self._known] != own:
+            raise ConfigError(
+                f"the tokenizer {self._tokenizer.name_or_path!r} does not read as control tokens what its "
+                f"chat template writes as such: {', '.join(dict.fromkeys(spelled))}. {_ALLOW} template."
+            )
+        return tuple(ids)
 
     def encode_text(self, text: str) -> tuple[int, ...]:
         """Ids of a text in which nothing is a control token.
@@ -121,6 +145,10 @@ class ControlTokens:
         ids = _literally(self._tokenizer, text)
         self._check(ids, text)
         return tuple(ids)
+
+    def _normalised(self, text: str) -> str:
+        normaliser = getattr(getattr(self._tokenizer, "backend_tokenizer", None), "normalizer", None)
+        return text if normaliser is None else str(normaliser.normalize_str(text))
 
     def _make_literal(self, mark: str) -> tuple[Any, dict[int, int]]:
         """A tokenizer that reads ``mark…@@`` where this one reads a control token, and that as text; and its
@@ -135,9 +163,8 @@ class ControlTokens:
         return tokenizer, control
 
     def _check(self, ids: Collection[int], text: str) -> None:
-        unknown = self._tokenizer.unk_token_id  # what any text may hold
         for spelled, i in self.ids.items():
-            if i in ids and i != unknown:
+            if i in ids:
                 raise ConfigError(
                     f"the tokenizer {self._tokenizer.name_or_path!r} has no ids for the text {spelled!r} but "
                     f"its control token, and it stands in {text[:200]!r}. {_ALLOW} tokenizer."

@@ -65,26 +65,26 @@ class ChatRenderer:
         """Ids of the prompt, ending where the assistant begins to write.
 
         A DescribedFormat describes the tools and their results in plain text, and the template sees neither.
-        Assistant messages with ``token_ids`` are placed as these ids. When the template rewrites one of
-        them, its word is law: the whole prompt is its text, encoded, and does not extend the last one.
+        Assistant messages with ``token_ids`` are placed as these ids, but for those that the template
+        rewrites: there its word is law, and its text is encoded.
 
         Raises:
-            ConfigError: the template refuses the messages, leaves out the tools or a role; or the format
-                cannot call a tool.
+            ConfigError: the template refuses the messages, leaves out the tools or a role, or decides by
+                control tokens in texts; the tokenizer cannot write these as text; or the format cannot call
+                a tool.
             ValueError: the content of a message is not what its token ids say.
         """
         for message in messages:
             self._check_content(message)
-        hidden = self._seen(messages, tools)
+        hidden, written = self._written(messages, tools)
         self._template.check(hidden.messages, hidden.tools)
-        sampled = [message.token_ids for message in hidden.messages if message.token_ids is not None]
-        written = self._template.text(hidden.messages, hidden.tools)
-        self._control.reveal(written, hidden.prefix)  # refused here, if anywhere
-        segments = self._template.segments(hidden.messages, hidden.tools, written)
-        if segments is None:
-            return self._encode_segment(written, hidden.prefix)
-        ids = list(self._segment_ids(segments[0], hidden.prefix))
-        for exact, segment in zip(sampled, segments[1:], strict=True):
+        segments, placed = self._template.cut(hidden.messages, hidden.tools, written)
+        rewritten = sum(message.token_ids is not None for message in messages) > len(placed)
+        # what a rewritten message stands in is new in every prompt, and no use in the cache
+        encode = self._encode_segment if rewritten else self._segment_ids
+        ids = list(encode(segments[0], hidden.prefix))
+        for message, segment in zip(placed, segments[1:], strict=True):
+            exact = message.token_ids or ()
             ids.extend(exact)
             ids.extend(self._following(exact, segment, hidden.prefix))
         return tuple(ids)
@@ -95,8 +95,7 @@ class ChatRenderer:
         Raises:
             ConfigError: as ``render`` does.
         """
-        hidden = self._seen(messages, tools)
-        written = self._template.text(hidden.messages, hidden.tools)
+        hidden, written = self._written(messages, tools)
         return self._control.reveal(written, hidden.prefix)
 
     def encode(self, text: str, *, literal: bool = False) -> tuple[int, ...]:
@@ -165,24 +164,27 @@ class ChatRenderer:
         """Its other added tokens, which any text can spell: tags of calls and thoughts, for some."""
         return self._control.ordinary_ids
 
-    def _seen(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Hidden:
-        """What the template is given to write."""
+    def _written(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> tuple[Hidden, str]:
+        """What the template is given to write, and what it writes of that."""
         if isinstance(self._format, DescribedFormat):
             messages, tools = in_words(self._format, messages, tools), ()
         if self.allow_control_tokens:
-            return Hidden(messages=tuple(messages), tools=tuple(tools), prefix=None)
-        sampled = {
-            index: self._before_stop(tuple(message.token_ids))
-            for index, message in enumerate(messages)
-            if message.token_ids is not None
-        }
-        return self._control.hide(messages, tools, sampled)
+            hidden = Hidden(messages=tuple(messages), tools=tuple(tools), prefix=None)
+        else:
+            sampled = {
+                index: self._before_stop(tuple(message.token_ids))
+                for index, message in enumerate(messages)
+                if message.token_ids is not None
+            }
+            hidden = self._control.hide(messages, tools, sampled)
+        written = self._template.text(hidden.messages, hidden.tools)
+        if hidden.prefix is not None:
+            self._control.check(written, hidden.prefix, self._template.text(messages, tools))
+        return hidden, written
 
     def _encode_segment(self, written: str, prefix: str | None) -> tuple[int, ...]:
         """Ids of what the template wrote, in which stand-ins begin with ``prefix``."""
-        if prefix is None or prefix not in written:
-            return self.encode(written)
-        return self._control.encode_hidden(written, prefix)
+        return self.encode(written) if self.allow_control_tokens else self._control.encode(written, prefix)
 
     def _reading(self, tools: Sequence[ToolSpec]) -> ToolCallFormat:
         """The format, which knows the schemas of these tools if it asks for them."""

@@ -1,12 +1,12 @@
 """A tokenizer's chat template: the text it writes, and that text cut where sampled messages stand.
 
-The template's word is law. What it refuses or leaves out is a ConfigError; where it rewrites what was
-sampled, there is no cut.
+The template's word is law. What it refuses or leaves out is a ConfigError; around a message that it rewrites
+there is no cut.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ from steprl.types import Message, ToolSpec
 
 MARK = "@@steprl-mark@@"
 """Stands in for a content when a template is asked where it puts it."""
+_END_THINK = "</think>"
 QUESTION = Message(role="user", content="?")
 
 
@@ -89,37 +90,38 @@ class ChatTemplate:
                 )
             self._shown.add("tools")
 
-    def segments(
+    def cut(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec], written: str
-    ) -> tuple[str, ...] | None:
-        """``written``, the text of ``messages``, cut around the N messages that carry token ids: N + 1 parts.
+    ) -> tuple[tuple[str, ...], tuple[Message, ...]]:
+        """``written``, the text of ``messages``, cut around those N that carry token ids and stand in it
+        unchanged: N + 1 segments, and these messages.
 
-        None when the template rewrites one of those messages (drops its thinking, say). White space
-        around a message may differ; before it stands what stood there when it was sampled.
+        A message that the template rewrites (drops its thinking, say) stays in the segment around it. Nothing
+        is cut unless segments and contents are proved to make up ``written``. White space around a message
+        may differ; before it stands what stood there when it was sampled.
         """
         serial = 0
         while f"@@steprl-{serial}-" in written:
             serial += 1
-        marks: list[str] = []
-        contents: list[str] = []
-        marked: list[Message] = []
-        for message in messages:
-            if message.token_ids is not None:
-                marks.append(f"@@steprl-{serial}-{len(marks)}@@")
-                contents.append(message.content)
-                message = replace(message, content=marks[-1])
-            marked.append(message)
-        if not marks:
-            return (written,)
-        segments = _split(self.text(marked, tools), marks)
-        if segments is None or not _agrees(written, segments, contents):
-            return None
-        before, asked = self._lead
-        led = [
-            segment.removesuffix(before) + asked if segment.endswith(before) else segment
-            for segment in segments[:-1]
-        ]
-        return (*led, segments[-1])
+        rewritten: set[int] = set()
+        while unchanged := _unchanged(messages, written, rewritten):
+            marks = [f"@@steprl-{serial}-{index}@@" for index in unchanged]
+            # a thought stays before its mark: templates write other text around messages without one
+            thoughts = [_thought(messages[index].content) for index in unchanged]
+            marked = [*messages]
+            for index, thought, mark in zip(unchanged, thoughts, marks, strict=True):
+                marked[index] = replace(messages[index], content=thought + mark)
+            parts, last = _split(self.text(marked, tools), thoughts, marks)
+            lost = {index for index, part in zip(unchanged, parts, strict=True) if part is None}
+            if lost:
+                rewritten |= lost
+                continue
+            segments = (*(part for part in parts if part is not None), last)
+            placed = tuple(messages[index] for index in unchanged)
+            if not _agrees(written, segments, [message.content for message in placed]):
+                break
+            return (*map(self._as_asked, segments[:-1]), last), placed
+        return (written,), ()
 
     @cached_property
     def answered(self) -> tuple[str, str]:
@@ -127,6 +129,11 @@ class ChatTemplate:
         assistant = Message(role="assistant", content=MARK)
         before, _, after = self.text((QUESTION, assistant, QUESTION)).partition(MARK)
         return before, after
+
+    def _as_asked(self, segment: str) -> str:
+        """Text before an assistant message, as it was when that was sampled."""
+        before, asked = self._lead
+        return segment.removesuffix(before) + asked if segment.endswith(before) else segment
 
     @cached_property
     def _lead(self) -> tuple[str, str]:
@@ -149,15 +156,38 @@ def _as_json(message: Message) -> dict[str, str]:
     return entry
 
 
-def _split(text: str, marks: Sequence[str]) -> tuple[str, ...] | None:
-    """The text between the marks; None unless they stand there in order."""
-    segments = []
-    for mark in marks:
-        before, found, text = text.partition(mark)
-        if not found:
-            return None
-        segments.append(before)
-    return (*segments, text)
+def _unchanged(messages: Sequence[Message], written: str, rewritten: Collection[int]) -> list[int]:
+    """Which messages with token ids may stand in the text as they are: their contents do, in order.
+
+    The last ones first: thoughts are dropped from the beginning on, and some are thought twice.
+    """
+    found: list[int] = []
+    end = len(written)
+    for index in reversed(range(len(messages))):
+        if messages[index].token_ids is not None and index not in rewritten:
+            start = written.rfind(messages[index].content.strip(), 0, end)
+            if start >= 0:
+                found.append(index)
+                end = start
+    return found[::-1]
+
+
+def _thought(content: str) -> str:
+    """A content up to the end of its thinking; empty without."""
+    before, end, _ = content.rpartition(_END_THINK)
+    return before + end
+
+
+def _split(text: str, thoughts: Sequence[str], marks: Sequence[str]) -> tuple[list[str | None], str]:
+    """The text before each mark and its thought, None where these are not to be found, and after the last."""
+    parts: list[str | None] = []
+    for thought, mark in zip(thoughts, marks, strict=True):
+        before, found, after = text.partition(mark)
+        text = after if found else text
+        core = thought.strip()
+        before = before.rstrip() if core else before
+        parts.append(before.removesuffix(core) if found and before.endswith(core) else None)
+    return parts, text
 
 
 def _agrees(written: str, segments: Sequence[str], contents: Sequence[str]) -> bool:
