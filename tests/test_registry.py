@@ -16,8 +16,8 @@ from steprl.errors import ConfigError, unknown
 from steprl.registry import Kind, addresses, resolve
 
 BUILT_IN = {
-    "env": {"courier", "gsm8k", "guestbook"},
-    "tool": {"calculator"},
+    "env": {"courier", "gsm8k", "guestbook", "hotpotqa"},
+    "tool": {"calculator", "search"},
     "reward": {"malformed_calls", "format", "tool_calls", "action_tokens"},
     "context": {
         "append_only",

@@ -5,17 +5,13 @@ Nothing is guessed or skipped: a line that is not a task is an error that names 
 
 from __future__ import annotations
 
-import gzip
-import json
-import lzma
-import zlib
-from collections.abc import Iterator
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from steprl.errors import TaskError, unknown
+from steprl.tasks._files import json_object, json_value, read_lines
 from steprl.tasks.hashing import task_hash
 from steprl.types import Task
 
@@ -35,11 +31,11 @@ def load_jsonl(
     file = Path(path)
     tasks: list[Task] = []
     line_of: dict[str, int] = {}
-    for number, line in _lines(file):
+    for number, line in read_lines(file):
         if not line.strip():
             continue
         try:
-            task = _task(_row(line), prompt, answer, id)
+            task = _task(json_object(json_value(line)), prompt, answer, id)
         except TaskError as error:
             raise TaskError(f"{file}:{number}: {error}") from error
         if task.id in line_of:
@@ -54,45 +50,6 @@ def load_jsonl(
     return tasks
 
 
-def _lines(file: Path) -> Iterator[tuple[int, bytes]]:
-    """Lines as bytes, numbered from 1, so that bad UTF-8 can be blamed on its line."""
-    number = 0
-    try:
-        with _open(file) as stream:
-            for number, line in enumerate(stream, start=1):
-                yield number, line
-    except FileNotFoundError:
-        raise TaskError(
-            f"there is no task file {file}. Check the path: it is read from {Path.cwd()}"
-        ) from None
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise TaskError(f"{file} cannot be read after line {number}: {error}") from error
-
-
-def _open(file: Path) -> BinaryIO | gzip.GzipFile | lzma.LZMAFile:
-    if file.suffix == ".xz":
-        return lzma.open(file)
-    if file.suffix == ".gz":
-        return gzip.open(file)
-    return file.open("rb")
-
-
-def _row(line: bytes) -> dict[str, Any]:
-    try:
-        row = json.loads(line.decode("utf-8").rstrip("\r\n"), parse_constant=_refuse)
-    except UnicodeDecodeError as error:
-        raise TaskError(f"not UTF-8: {error}") from error
-    except (ValueError, RecursionError) as error:
-        raise TaskError(f"not JSON: {error}") from error
-    if not isinstance(row, dict):
-        raise TaskError(f"a row must be a JSON object, got {type(row).__name__}")
-    return row
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not a number that JSON allows")
-
-
 def _task(row: dict[str, Any], prompt: str, answer: str | None, id: str) -> Task:
     for column in (prompt, answer):
         if column is not None and column not in row:
@@ -105,10 +62,15 @@ def _task(row: dict[str, Any], prompt: str, answer: str | None, id: str) -> Task
         answer=None if answer is None else row[answer],
         data={column: value for column, value in row.items() if column not in (prompt, answer, id)},
     )
-    return replace(task, id=_id(row[id], id) if id in row else task_hash(task))
+    return replace(task, id=row_id(row[id], id) if id in row else task_hash(task))
 
 
-def _id(value: object, column: str) -> str:
+def row_id(value: object, column: str) -> str:
+    """An id as text, from the text or whole number that a column holds.
+
+    Raises:
+        TaskError: it is neither.
+    """
     if isinstance(value, bool) or not isinstance(value, (str, int)) or value == "":
         raise TaskError(f"'{column}' must be text or a whole number, got {value!r:.80}")
     return str(value)
