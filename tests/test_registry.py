@@ -17,7 +17,7 @@ from steprl.registry import Kind, addresses, resolve
 
 BUILT_IN = {
     "env": {"courier", "gsm8k", "guestbook", "hotpotqa"},
-    "tool": {"calculator", "search"},
+    "tool": {"calculator"},
     "reward": {"malformed_calls", "format", "tool_calls", "action_tokens"},
     "context": {
         "append_only",
@@ -31,7 +31,7 @@ BUILT_IN = {
     },
     "writer": {"frozen_model"},
     "format": {"hermes", "qwen3_coder", "llama3_json", "react", "tags", "fenced_code"},
-    "engine": {"scripted", "torch"},
+    "engine": {"openai", "scripted", "torch"},
     "estimator": {
         "grpo",
         "dr_grpo",
@@ -41,6 +41,8 @@ BUILT_IN = {
         "gae",
         "gigpo",
     },
+    "filter": {"informative", "useful_calls", "tool_calls", "no_repeats", "length"},
+    "curriculum": {"by_success", "by_difficulty"},
 }
 
 

@@ -34,6 +34,17 @@ class DeadlineError(EnvError):
     """An episode that cannot go on in time: its stop reason is ``deadline``, and it leaves the loss."""
 
 
+class ScorerError(EnvError):
+    """A reward function or component broke: nobody can say what the answer is worth. Never a reward of 0.
+
+    Its ``__cause__`` is what the function raised; None where what it returned is no reward.
+    """
+
+
+class ScorerTimeout(EnvError):
+    """A reward function or component gave no reward in time: its episode is not trained on."""
+
+
 class ToolError(StepRLError):
     """A tool refused its arguments. The agent reads the message; the episode goes on."""
 

@@ -11,7 +11,9 @@ from typing import Any, Literal
 
 from steprl.errors import ConfigError, unknown
 
-Kind = Literal["env", "tool", "reward", "context", "writer", "format", "engine", "estimator"]
+Kind = Literal[
+    "env", "tool", "reward", "context", "writer", "format", "engine", "estimator", "filter", "curriculum"
+]
 
 _GROUPS: dict[Kind, str] = {
     "env": "steprl.envs",
@@ -22,6 +24,8 @@ _GROUPS: dict[Kind, str] = {
     "format": "steprl.formats",
     "engine": "steprl.engines",
     "estimator": "steprl.estimators",
+    "filter": "steprl.filters",
+    "curriculum": "steprl.curricula",
 }
 
 

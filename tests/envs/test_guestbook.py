@@ -21,6 +21,7 @@ from steprl.envs.guestbook import (
     LENGTHS,
     REMARKS,
     ROOMS,
+    THIEVES,
     Guestbook,
     book,
     guestbook_tasks,
@@ -36,9 +37,9 @@ import context_calibration as calibration
 
 TASK = Task(
     id="t",
-    prompt="Where did Ada and Zoe sleep?",
-    answer="Ada 4, Zoe 7",
-    data={"pages": 3, "entries": [21, 27], "stays": {"Ada": [2, 4], "Zoe": [0, 7]}, "noise": 5},
+    prompt="Red Moon: which two thieves slept there?",
+    answer="Owl, Fox",
+    data={"pages": 3, "entries": [21, 27], "thieves": {"Owl": 0, "Fox": 2}, "noise": 5},
 )
 TURN = Action(text="", token_ids=(1,), tool_calls=(ToolCall(name="turn", arguments={}, id="call_0"),))
 
@@ -69,14 +70,14 @@ def test_an_episode_word_for_word():
     opening = asyncio.run(Guestbook().reset(TASK, seed=0))
     assert [(message.role, message.content) for message in opening] == [
         ("system", "Turn every page, then answer."),
-        ("user", "Where did Ada and Zoe sleep?"),
+        ("user", "Red Moon: which two thieves slept there?"),
     ]
-    *turned, end, again, answered = steps(*[TURN] * 5, say("Ada 4, Zoe 7"))
+    *turned, end, again, answered = steps(*[TURN] * 5, say("Fox, Owl"))
     told = [transition.feedback[0].content for transition in turned]
     assert told == list(book(TASK))
     assert [text.split(" ", 2)[:2] for text in told] == [["Page", "1."], ["Page", "2."], ["Page", "3."]]
     assert end.feedback == again.feedback
-    assert end.feedback[0].content == "The end. Answer: Rooms: guest room, guest room." == LAST
+    assert end.feedback[0].content == "The end. Answer: Thieves: name, name." == LAST
     assert answered.rewards == {"outcome": 1.0} and answered.terminated
 
 
@@ -92,24 +93,23 @@ def test_what_matters_is_marked_and_nothing_else():
 @pytest.mark.parametrize(
     ("answer", "worth"),
     [
-        ("Ada 4, Zoe 7", 1.0),
-        ("Rooms: Ada 4, Zoe 7.", 1.0),
-        ("Ada: 4\nZoe: 7", 1.0),
-        ("Zoe 7, Ada 4", 0.0),
-        ("Ada 4, Zoe 8", 0.0),
-        ("Ada 4, Ada 5, Zoe 7", 0.0),
-        ("Ada 4", 0.0),
-        ("4 7", 0.0),
+        ("Fox, Owl", 1.0),
+        ("Thieves: Owl, Fox.", 1.0),
+        ("Fox\nOwl", 1.0),
+        ("Fox, Rat", 0.0),
+        ("Fox, Fox", 0.0),
+        ("Fox, Owl, Rat", 0.0),
+        ("Fox", 0.0),
         ("", 0.0),
     ],
 )
-def test_an_answer_names_both_guests_in_order_with_their_rooms_and_nothing_else(answer, worth):
+def test_an_answer_names_both_thieves_and_nothing_else(answer, worth):
     assert reward(answer) == worth
 
 
 @pytest.mark.parametrize(("turns", "worth"), [(0, 0.0), (2, 0.0), (3, 1.0), (4, 1.0)])
 def test_an_answer_counts_once_every_page_was_turned(turns, worth):
-    assert reward("Ada 4, Zoe 7", turns) == worth
+    assert reward("Fox, Owl", turns) == worth
 
 
 def test_the_anchor_is_how_far_the_book_was_read_and_what_was_told():
@@ -142,9 +142,9 @@ def test_the_task_sets():
     assert {task.data["pages"] for task in short} == {4, 5, 6}
     primer = Guestbook.tasks("primer")
     guests = {text.count(",") + 1 for task in primer for text in book(task)}
-    assert guests == set(range(1, 28)) and {task.data["pages"] for task in primer} == {2, 3, 4, 8, 19}
-    asked = [{frozenset(task.data["stays"]) for task in tasks} for tasks in (train, short, primer)]
-    held_out = {frozenset(task.data["stays"]) for task in (*evaluation, *short_eval)}
+    assert guests == set(range(1, 28)) and {task.data["pages"] for task in primer} == {2, 3, 4}
+    asked = [{frozenset(task.data["thieves"]) for task in tasks} for tasks in (train, short, primer)]
+    held_out = {frozenset(task.data["thieves"]) for task in (*evaluation, *short_eval)}
     assert not held_out & set().union(*asked)
     with pytest.raises(TaskError, match="unknown Guestbook task set 'evl'. Did you mean 'eval'?"):
         Guestbook.tasks("evl")
@@ -152,33 +152,38 @@ def test_the_task_sets():
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 2**32), st.lists(st.integers(2, 9), min_size=1, max_size=4))
-def test_splits_share_no_two_guests_whatever_the_seeds(one, other, lengths):
+def test_splits_share_no_two_thieves_whatever_the_seeds(one, other, lengths):
     train = guestbook_tasks("train", count=40, seed=one, lengths=lengths)
     evaluation = guestbook_tasks("eval", count=40, seed=other, lengths=lengths)
-    assert not {frozenset(t.data["stays"]) for t in train} & {frozenset(t.data["stays"]) for t in evaluation}
+    assert not {frozenset(t.data["thieves"]) for t in train} & {
+        frozenset(t.data["thieves"]) for t in evaluation
+    }
     assert len({task_hash(task) for task in (*train, *evaluation)}) == 80
     for index, task in enumerate(train):
-        (one, two), stays = task.data["stays"], task.data["stays"]
+        thieves = task.data["thieves"]
+        one, two = thieves
         assert task.data["pages"] == lengths[index % len(lengths)]
-        assert task.prompt == f"Where did {one} and {two} sleep?"
-        assert task.answer == f"{one} {stays[one][1]}, {two} {stays[two][1]}"
+        assert thieves[one] < thieves[two]
+        assert re.fullmatch(r"[A-Z]\w+ [A-Z]\w+: which two thieves slept there\?", task.prompt)
+        assert task.answer == f"{one}, {two}"
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from([ENTRIES, (1, 1), (3, 58)]))
-def test_a_book_names_the_two_guests_once_each_where_the_task_says(seed, entries_of_a_page):
+@given(st.integers(0, 2**32), st.sampled_from([ENTRIES, (1, 1), (3, 60)]))
+def test_a_book_names_the_two_thieves_once_each_where_the_task_says(seed, entries_of_a_page):
     (task,) = guestbook_tasks("train", count=1, seed=seed, entries=entries_of_a_page)
     fewest, most = entries_of_a_page
     pages = book(task)
     assert len(pages) == task.data["pages"] and pages == book(task)
-    for guest, (page, room) in task.data["stays"].items():
-        assert [n for n, text in enumerate(pages) if re.search(rf"\b{guest}\b", text)] == [page]
-        assert re.findall(rf"\b{guest} (\d)\b", pages[page]) == [str(room)]
+    for name, page in task.data["thieves"].items():
+        assert [n for n, text in enumerate(pages) if re.search(rf"\b{name}\b", text)] == [page]
+        assert re.search(rf"\bthief {name} \d\b", pages[page])
+    assert sum(text.count("thief") for text in pages) == 2
     for text in pages:
         found = re.fullmatch(r"Page \d+\. (.+?\.) Rooms: (.+?)\. (.+?\.)", text)
-        entries = [entry.split(" ") for entry in found[2].split(", ")]
+        entries = [entry.removeprefix("thief ").split(" ") for entry in found[2].split(", ")]
         assert {found[1], found[3]} <= set(REMARKS) and fewest <= len(entries) <= most
-        assert all(guest in GUESTS and int(room) in ROOMS for guest, room in entries)
+        assert all(guest in (*GUESTS, *THIEVES) and int(room) in ROOMS for guest, room in entries)
         assert len({guest for guest, _ in entries}) == len(entries)
 
 
@@ -186,7 +191,7 @@ def test_the_pages_that_matter_lie_anywhere():
     places = Counter(
         page
         for task in guestbook_tasks("train", count=2000, lengths=(10,))
-        for page, _ in task.data["stays"].values()
+        for page in task.data["thieves"].values()
     )
     assert set(places) == set(range(10)) and all(300 < count < 500 for count in places.values()), places
 
@@ -198,9 +203,9 @@ def test_the_pages_that_matter_lie_anywhere():
         ({"lengths": ()}, "lengths must be"),
         ({"lengths": (9, 1)}, r"from 2 up, got \[9, 1\]"),
         ({"count": 0}, "count must be at least 1"),
-        ({"entries": (0, 9)}, r"1 to 58; got \(0, 9\)"),
-        ({"entries": (9, 59)}, r"1 to 58; got \(9, 59\)"),
-        ({"entries": (9, 8)}, r"1 to 58; got \(9, 8\)"),
+        ({"entries": (0, 9)}, r"1 to 60; got \(0, 9\)"),
+        ({"entries": (9, 61)}, r"1 to 60; got \(9, 61\)"),
+        ({"entries": (9, 8)}, r"1 to 60; got \(9, 8\)"),
     ],
 )
 def test_tasks_that_cannot_be_made_are_refused(arguments, reason):
@@ -218,45 +223,41 @@ def shown(*told: str) -> list[Message]:
 
 def test_the_reader_turns_pages_to_the_end_and_answers_with_what_it_is_shown():
     reader = Reader(seed=0)
-    assert reader.act(shown()).calls == reader.act(shown("Page 1. Rooms: Ada 4, Zoe 7.")).calls
-    assert reader.act(shown()).calls == (("turn", {}),)
-    assert reader.act(shown("Rooms: Ada 4, Zoe 7.", LAST)).text == "Rooms: Ada 4, Zoe 7"
-    summary = Message(role="user", content="So far:\nRooms: Ada 3, Zoe unknown. The end.")
-    assert re.fullmatch(r"Rooms: Ada 3, Zoe [1-9]", reader.act([*shown(), summary]).text)
-    assert reader.act([*shown(), summary, *shown("Rooms: Ada 4, Zoe 7.")[1:]]).text == "Rooms: Ada 4, Zoe 7"
+    page = "Page 1. Rooms: Zoe 2, thief Fox 4, Tom 9, thief Owl 7."
+    assert reader.act(shown()).calls == reader.act(shown(page)).calls == (("turn", {}),)
+    assert reader.act(shown(page, LAST)).text == "Thieves: Fox, Owl"
+    summary = Message(role="user", content="So far:\nThieves: Fox. The end.")
+    assert re.fullmatch(r"Thieves: Fox, [A-Z][a-z]+", reader.act([*shown(), summary]).text)
+    assert reader.act([*shown(), summary, *shown("Rooms: thief Owl 7.")[1:]]).text == "Thieves: Fox, Owl"
 
 
-def test_what_it_is_not_shown_it_guesses_any_room_as_often():
-    answers = [Reader(seed=seed).act(shown("Rooms: Ada 4.", LAST)).text for seed in range(900)]
-    guessed = Counter(answer.removeprefix("Rooms: Ada 4, Zoe ") for answer in answers)
-    assert set(guessed) == set(map(str, ROOMS)) and all(70 < count < 130 for count in guessed.values())
+def test_what_it_is_not_shown_it_guesses_any_name_as_often():
+    answers = [Reader(seed=seed).act(shown("Rooms: thief Fox 4.", LAST)).text for seed in range(2300)]
+    guessed = Counter(answer.removeprefix("Thieves: Fox, ") for answer in answers)
+    assert set(guessed) == set(THIEVES) - {"Fox"} and all(60 < count < 145 for count in guessed.values())
 
 
 def test_its_summary_is_one_line_of_what_it_knows():
     reader = Reader(seed=0)
-    assert reader.summarise(shown()) == "Rooms: Ada unknown, Zoe unknown"
-    assert reader.summarise(shown("Rooms: Otto 3, Zoe 7, Adam 2.")) == "Rooms: Ada unknown, Zoe 7"
-    assert (
-        reader.summarise(shown("Rooms: Ada 4, Zoe unknown", "Rooms: Zoe 7.", LAST))
-        == "Rooms: Ada 4, Zoe 7. The end."
-    )
+    assert reader.summarise(shown()) == "Thieves: none"
+    assert reader.summarise(shown("Rooms: Otto 3, thief Owl 7, Adam 2.")) == "Thieves: Owl"
+    assert reader.summarise(shown("Thieves: Owl", "Rooms: Ada 2.")) == "Thieves: Owl"
+    told = shown("Thieves: Fox", "Rooms: thief Owl 7.", LAST)
+    assert reader.summarise(told) == "Thieves: Fox, Owl. The end."
 
 
-def test_a_forgetful_reader_leaves_out_and_a_careless_one_misreads():
-    told = shown("Rooms: Ada 4, Zoe 7.")
-
-    def share(of: str, **slips: float) -> float:
-        lines = [Reader(seed=seed, **slips).summarise(told) for seed in range(400)]
-        return sum(line.startswith(f"Rooms: Ada {of},") for line in lines) / 400
-
-    assert share("4") == 1.0
-    assert 0.2 < share("unknown", forgetful=0.3) < 0.4 and 0.6 < share("4", forgetful=0.3) < 0.8
-    assert share("4", careless=1.0) == share("unknown", careless=1.0) == 0.0
-    assert 0.05 < share("9", careless=1.0) < 0.2
+def test_a_forgetful_reader_leaves_out_and_a_careless_one_misnames():
+    told = shown("Rooms: thief Fox 4, thief Owl 7.")
+    summaries = [Reader(seed=seed, forgetful=0.3).summarise(told) for seed in range(400)]
+    assert 0.2 < sum("Fox" not in line for line in summaries) / 400 < 0.4
+    assert 0.4 < summaries.count("Thieves: Fox, Owl") / 400 < 0.58
+    answers = [Reader(seed=seed, careless=0.3).act([*told, *shown(LAST)[1:]]).text for seed in range(400)]
+    assert 0.2 < sum("Fox" not in line for line in answers) / 400 < 0.4
+    assert all(re.fullmatch(r"Thieves: [A-Z][a-z]+, [A-Z][a-z]+", line) for line in answers)
 
 
 def test_the_reader_refuses_what_it_cannot_do():
-    with pytest.raises(EnvError, match="no message asks where two guests slept"):
+    with pytest.raises(EnvError, match="no message asks for two thieves"):
         Reader(seed=0).act([Message(role="user", content=f"Hello. {LAST}")])
     with pytest.raises(ConfigError, match="forgetful is a probability, from 0 to 1, got 1.5"):
         Reader(seed=0, forgetful=1.5)

@@ -232,7 +232,7 @@ def test_a_reward_that_breaks_breaks_only_its_episode_whatever_ended_it() -> Non
     groups = play(Lavish, Recorder(["0", "0"]), guesses(2), max_steps=1, weights={"outcome": 10.0})
     assert [t.stop_reason for t in members(groups)] == [StopReason.MAX_STEPS, StopReason.ERROR]
     error = members(groups)[1].error
-    assert error is not None and error.kind == "EnvError" and "weighted sum" in error.message
+    assert error is not None and error.kind == "ScorerError" and "weighted sum" in error.message
 
 
 def test_when_all_break_the_run_stops_and_says_why() -> None:
@@ -348,10 +348,10 @@ def test_a_workflow_may_pass_the_stop_through_its_own_cleaning_up() -> None:
 @pytest.mark.parametrize("leak", [SystemExit(2), asyncio.CancelledError()])
 def test_an_episode_that_exits_or_leaks_a_cancellation_is_one_broken_episode(leak: BaseException) -> None:
     class Leaks(Guess):
-        def reward(self, task: Task, answer: str) -> float:
-            if answer == "leak":
+        async def step(self, action: Action) -> Transition:
+            if action.text == "leak":
                 raise leak
-            return 1.0
+            return Transition(rewards={"outcome": 1.0}, terminated=True)
 
     replies = iter(["leak", "1"])
     broken, fine = members(play(Leaks, Recorder(lambda _, turn: next(replies)), guesses(1), group_size=2))

@@ -27,6 +27,7 @@ HEALTHY: dict[str, float | None] = {
     "calls/none_share": 0.0,
     "learner/entropy": 0.01,
     "groups/zero_variance_share": 0.75,
+    "filter/missing_share": 0.25,
     "reward/success_share": 0.8,
     "learner/engine_gap": 3e-7,
     "stop/error": 0.0,
@@ -41,6 +42,7 @@ WRONG: dict[str, dict[str, float | None]] = {
     "without_calls": {"calls/none_share": 1.0},
     "entropy_floor": {"learner/entropy": 1e-5},
     "zero_variance": {"groups/zero_variance_share": 1.0},
+    "missing_groups": {"filter/missing_share": 0.8},
     "engine_gap": {"learner/engine_gap": 0.3},
     "failed_episodes": {"stop/error": 0.2, "stop/deadline": 0.2},
     "skipped_steps": {"learner/skipped_steps": 2.0},
@@ -111,6 +113,21 @@ def test_equal_rewards_because_all_is_solved_are_no_alarm() -> None:
     assert alarms(Watch(WatchConfig(patience=1)), solved) == []
     unknown: dict[str, float | None] = {**WRONG["zero_variance"], "reward/success_share": None}
     assert len(alarms(Watch(WatchConfig(patience=1)), unknown)) == 1
+
+
+def test_groups_that_filters_drop_are_no_zero_variance_but_may_be_missing() -> None:
+    """Most that is played is flat, and the rest is enough: that is what resampling is for."""
+    dropped: dict[str, float | None] = {"groups/zero_variance_share": 1.0, "filter/rounds": 3.0}
+    filled: dict[str, float | None] = {"filter/missing_share": 0.25, "filter/zero_variance_share": 0.0}
+    assert alarms(Watch(WatchConfig(patience=1)), {**dropped, **filled}) == []
+    (alarm,) = alarms(Watch(WatchConfig(patience=1)), {**dropped, "filter/missing_share": 1.0})
+    assert alarm.signal.option == "missing_groups"
+    (alarm,) = alarms(
+        Watch(WatchConfig(patience=1)), {**dropped, **filled, "filter/zero_variance_share": 1.0}
+    )
+    assert alarm.signal.option == "zero_variance"
+    solved: dict[str, float | None] = {"filter/missing_share": 1.0, "reward/success_share": 0.97}
+    assert alarms(Watch(WatchConfig(patience=1)), {**dropped, **solved}) == []
 
 
 def test_an_iteration_without_updates_skipped_none() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -15,16 +14,19 @@ from rich.text import Text
 from steprl.cli.check import check
 from steprl.cli.compare import compare_app
 from steprl.cli.doctor import doctor
+from steprl.cli.evaluating import difference, evaluate
 from steprl.cli.explain import explain
 from steprl.cli.inspect import env_app, show, tool_app
 from steprl.cli.plan import plan
 from steprl.cli.policy import policy_app
 from steprl.cli.replay import replay
-from steprl.cli.several import taking_several
+from steprl.cli.saving import SaveFile
+from steprl.cli.several import TwoWords, taking_several
 from steprl.errors import StepRLError
 
 app = typer.Typer(
     name="steprl",
+    cls=TwoWords,
     help="Step-level reinforcement learning for LLM agents.\n\n"
     "A recipe is a TOML file; any of its options can be set on the command line as key=value, for example "
     "learner.lr=1e-4. Start with: steprl train recipes/quickstart.toml",
@@ -38,6 +40,8 @@ env_app.command("check")(check)
 app.add_typer(tool_app, name="tool")
 app.add_typer(policy_app, name="policy")
 app.add_typer(compare_app, name="compare")
+app.command("eval")(evaluate)
+app.command("eval diff")(difference)
 app.command()(show)
 app.command()(doctor)
 app.command()(plan)
@@ -47,17 +51,6 @@ app.command(cls=taking_several("--estimators"))(explain)
 RecipeFile = Annotated[Path, typer.Argument(help="Recipe, a TOML file.", metavar="RECIPE")]
 
 
-def _parquet(path: Path | None) -> Path | None:
-    """Refused before anything is played, not after."""
-    if path is not None and path.suffix != ".parquet":
-        raise typer.BadParameter(f"episodes are stored in a .parquet file, got '{path}'")
-    return path
-
-
-SaveFile = Annotated[
-    Path | None,
-    typer.Option(help="Store the episodes in this .parquet file.", callback=_parquet, metavar="FILE"),
-]
 Overrides = Annotated[
     list[str] | None,
     typer.Argument(help="Options of the recipe, such as learner.lr=1e-4.", metavar="[KEY=VALUE]..."),
@@ -95,37 +88,6 @@ def train(
         settings = api.load_recipe(recipe, overrides or [])
     summary = api.run(settings, resume=resume, overwrite=overwrite)
     _print_summary(summary)
-
-
-@app.command("eval")
-def evaluate(
-    recipe: RecipeFile,
-    overrides: Overrides = None,
-    greedy: Annotated[bool, typer.Option(help="Always take the likeliest token.")] = False,
-    save: SaveFile = None,
-) -> None:
-    """Play every evaluation task once and report success, reward and what went wrong.
-
-    Evaluate a checkpoint with model.path=runs/NAME/checkpoints/step-N. The figures go to standard
-    output as JSON, progress to standard error.
-
-    Example: steprl eval recipes/quickstart.toml evaluation.tasks=50
-    """
-    from steprl.trainers import api
-    from steprl.trainers.progress import Display
-    from steprl.trajectory.store import write
-
-    settings = api.load_recipe(recipe, overrides or [])
-    result = api.evaluate_recipe(settings, greedy=greedy, display=Display(Console(stderr=True)))
-    if save is not None:
-        write(save, result.groups, iteration=0, split="eval")
-    figures = {
-        "tasks": result.tasks,
-        "success": result.success,
-        "reward": result.reward,
-        "errors": result.errors,
-    }
-    print(json.dumps({**figures, **result.statistics}, indent=2))
 
 
 @app.command()

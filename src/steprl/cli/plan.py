@@ -42,7 +42,7 @@ def plan(
 
 def show(plan: Plan, console: Console) -> None:
     """Print a plan: the totals, the parts of each, advice, and the rules behind the figures."""
-    from steprl.trainers.planning.plan import RULES
+    from steprl.trainers.planning.plan import rules_of
 
     recipe, played = plan.recipe, plan.calibration
     per, whole = plan.iteration_seconds, plan.run_seconds
@@ -71,7 +71,7 @@ def show(plan: Plan, console: Console) -> None:
             f"learn from takes {_seconds(plan.most_seconds)}."
         )
     )
-    for rule in RULES:
+    for rule in rules_of(recipe):
         console.print(Text(f"- {rule}"))
 
 

@@ -1,4 +1,5 @@
-"""Options with several values, ``--seeds 0 1 2``: the command-line library knows it of arguments only."""
+"""What the command-line library does not know: options with several values, ``--seeds 0 1 2``, and commands
+of two words beside one of the first alone, ``eval diff`` beside ``eval``."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 
 def taking_several(*options: str) -> type[TyperCommand]:
@@ -32,3 +33,12 @@ def spread(args: Sequence[str], options: Sequence[str]) -> list[str]:
         # without a value it stays as it is, to be refused as an option without one
         found += [word for value in values for word in (first, value)] or [first]
     return found
+
+
+class TwoWords(TyperGroup):
+    """A group whose commands may have two words; ``eval diff`` comes before ``eval`` with an argument."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        both = " ".join(args[:2])
+        command = self.get_command(ctx, both) if len(args) > 1 else None
+        return (both, command, args[2:]) if command else super().resolve_command(ctx, args)

@@ -4,7 +4,7 @@ Estimators see records and numbers only; they know neither the model nor how the
 """
 
 from steprl.credit._chains import returns_to_go, unit_rewards
-from steprl.credit._groups import GroupEstimator, check_group_size
+from steprl.credit._groups import GroupEstimator, check_group_size, smallest_group
 from steprl.credit._members import scored
 from steprl.credit._states import states
 from steprl.credit.gae import Gae
@@ -26,6 +26,7 @@ __all__ = [
     "check_group_size",
     "returns_to_go",
     "scored",
+    "smallest_group",
     "states",
     "unit_rewards",
 ]

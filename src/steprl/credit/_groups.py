@@ -105,14 +105,21 @@ class GroupEstimator(ABC):
         return trajectory.reward - self.kl_beta * math.fsum(x for k1_n in divergences for x in k1_n.tolist())
 
 
+def smallest_group(estimator: Estimator) -> int:
+    """How many trajectories of a group an estimator needs to compare; 1 for one that compares none."""
+    if Need.GROUPS not in estimator.requires:
+        return 1
+    return estimator.smallest_group if isinstance(estimator, GroupEstimator) else 2
+
+
 def check_group_size(estimator: Estimator, group_size: int) -> None:
     """Refuse a setup whose groups are too small to compare anything.
 
     Raises:
         ConfigError: the estimator compares within groups, and ``group_size`` is below what it needs (two).
     """
-    least = estimator.smallest_group if isinstance(estimator, GroupEstimator) else 2
-    if Need.GROUPS in estimator.requires and group_size < least:
+    least = smallest_group(estimator)
+    if group_size < least:
         raise ConfigError(
             f"group_size = {group_size}, but {type(estimator).__name__} compares the trajectories of a "
             f"group with each other and needs at least {least}. Set group_size to {least} or more (8 is "

@@ -6,13 +6,13 @@ The data is not part of the package: ``tasks`` reads the official file from a pa
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from steprl.envs.gsm8k_demos import WorkedSolution
 from steprl.envs.tool_env import ToolEnv
-from steprl.errors import ConfigError, TaskError
+from steprl.errors import ConfigError, TaskError, unknown
 from steprl.tasks import load_jsonl
 from steprl.tasks.answers import extract_gold, has_answer_line, numbers_equal
 from steprl.tools.calculator import calculator
@@ -49,9 +49,10 @@ class GSM8K(ToolEnv):
     Args:
         examples: worked conversations shown before the question, 0 to 2. For models that were not
             trained to call tools: these copy what they see, and follow no description.
+        examples_in: the format that these are written in, "hermes" or "react"; set model.format to the same.
 
     Raises:
-        ConfigError: there are not that many examples.
+        ConfigError: there are not that many examples, or not in this format.
     """
 
     tools = (calculator,)
@@ -60,10 +61,13 @@ class GSM8K(ToolEnv):
         "Solve math problems with the calculator, one call per message. End with a line #### number."
     )
 
-    def __init__(self, *, examples: int = 0) -> None:
+    def __init__(self, *, examples: int = 0, examples_in: str = "hermes") -> None:
         if not 0 <= examples <= len(_WORKED):
             raise ConfigError(f"gsm8k: examples must be 0 to {len(_WORKED)}, got {examples}")
+        if examples_in not in _WRITTEN:
+            raise ConfigError(unknown("format of gsm8k's examples_in", examples_in, _WRITTEN))
         self._examples = examples
+        self._written = _WRITTEN[examples_in]
 
     @classmethod
     def tasks(cls, source: str) -> Sequence[Task]:
@@ -87,13 +91,13 @@ class GSM8K(ToolEnv):
     async def reset(self, task: Task, *, seed: int) -> Sequence[Message]:
         """See ``Env.reset``: the system prompt, the examples, the question."""
         system, question = await super().reset(task, seed=seed)
-        opening = [system]
+        opening, (call, final) = [system], self._written
         for asked, calls, answer in _WORKED[: self._examples]:
             opening.append(Message(role="user", content=asked + _ASK))
             for expression, result in calls:
-                opening.append(Message(role="assistant", content=_call(expression)))
+                opening.append(Message(role="assistant", content=call(expression)))
                 opening.append(Message(role="tool", content=result, name=calculator.name))
-            opening.append(Message(role="assistant", content=f"#### {answer}"))
+            opening.append(Message(role="assistant", content=final(answer)))
         return [*opening, replace(question, content=question.content + _ASK)]
 
     def reward(self, task: Task, answer: str) -> dict[str, float]:
@@ -104,10 +108,23 @@ class GSM8K(ToolEnv):
         }
 
 
-def _call(expression: str) -> str:
+def _hermes_call(expression: str) -> str:
     """A call in the hermes format, which is also how a template writes one."""
     arguments = {"name": calculator.name, "arguments": {"expression": expression}}
     return f"<tool_call>\n{json.dumps(arguments)}\n</tool_call>"
+
+
+def _react_call(expression: str) -> str:
+    """A thought and a call in lines (ReAct, arXiv:2210.03629)."""
+    arguments = json.dumps({"expression": expression})
+    return f"Thought: I need {expression}.\nAction: {calculator.name}\nAction Input: {arguments}"
+
+
+_WRITTEN: Mapping[str, tuple[Callable[[str], str], Callable[[str], str]]] = {
+    "hermes": (_hermes_call, "#### {}".format),
+    "react": (_react_call, "Thought: That is the answer.\n#### {}".format),
+}
+"""How examples write a call and an answer, by format."""
 
 
 def _solved(row: Task, source: str) -> Task:

@@ -1,5 +1,5 @@
 """Guestbook: an environment on which context matters. An inn's book is read page by page, and no page twice;
-in which rooms did two guests sleep?
+which two thieves slept at the inn?
 
 Pages are long and nearly all of them beside the point. The two that matter lie anywhere in the book, which is
 longer than most contexts hold, so what the agent is shown of its past decides whether it can know the answer.
@@ -29,15 +29,29 @@ GUESTS = tuple(
     ).split()
 )
 ROOMS = tuple(range(1, 10))
+THIEF = "thief"
+"""What stands before the name of one in the book."""
+THIEVES = tuple(
+    (
+        "Bear Boar Carp Crow Dove Fox Gull Hare Hawk Kite Lark Lynx Mole Newt Owl Pike Puma Rat Rook Stag "
+        "Swan Toad Wolf Wren"
+    ).split()
+)
+"""What thieves go by."""
+INNS = tuple(
+    f"{color} {sign}"
+    for color in ("Black", "Blue", "Golden", "Green", "Grey", "Red", "Silver", "White")
+    for sign in ("Anchor", "Barrel", "Crown", "Garland", "Key", "Moon", "Ship", "Wheel")
+)
 LENGTHS = (19, 23, 25, 26, 28)
 """Pages of a book. A context of 2,944 tokens holds books of the first length only."""
 SHORT = (4, 5, 5, 6, 6)
-"""Pages of a short book: the same at a fifth of the length. A context of 832 tokens holds the shortest only."""
+"""Pages of a short book, a fifth of the length. A context of 768 tokens holds the shortest only."""
 ENTRIES = (21, 27)
 """Guests on a page, from and to."""
-PRIMER = (2, 3, 4, 2, 3, 4, 8, 19)
+PRIMER = (2, 2, 3, 2, 3, 4)
 """Pages of a book to learn reading on, with any number of guests on a page: finding one among three comes
-first, and finding one among 27 does not come without it."""
+first, and finding one among 27 hardly comes without it."""
 REMARKS = (
     "Rain all day.",
     "Snow on the hills.",
@@ -57,7 +71,7 @@ REMARKS = (
     "The bell was rung late.",
 )
 THE_END = "The end."
-LAST = f"{THE_END} Answer: Rooms: guest room, guest room."
+LAST = f"{THE_END} Answer: Thieves: name, name."
 """What is read on turning over the last page, however often."""
 
 Split = Literal["train", "eval"]
@@ -70,22 +84,23 @@ _SETS: Mapping[str, tuple[Split, int, Sequence[int], tuple[int, int]]] = {
     "primer": ("train", 4096, PRIMER, (1, ENTRIES[1])),
 }
 _WORD = re.compile(r"[A-Za-z]+|\d+")
+_HEADING = "Thieves"
 
 
 class Guestbook(ToolEnv):
-    """Turn every page, then answer ``Rooms: Ada 4, Zoe 7``. Outcome 1.0 for both rooms right, else 0.0.
+    """Turn every page, then answer ``Thieves: Fox, Owl``. Outcome 1.0 for both, else 0.0.
 
-    An answer before the book is at its end is worth 0.0, whatever it says. A page with one of the two guests,
-    and the end, are marked as evidence.
+    An answer before the book is at its end is worth 0.0, whatever it says. A page with a thief, and the end,
+    are marked as evidence.
     """
 
     system_prompt = "Turn every page, then answer."
 
     @classmethod
     def tasks(cls, source: str) -> Sequence[Task]:
-        """``"train"``: 4096 tasks; ``"eval"``: 240 tasks, with no two guests of whom training asks as well;
-        ``"short"`` and ``"short_eval"``: as many with books of 4 to 6 pages; ``"primer"``: 4096 to learn reading
-        on, with books of 2 to 19 pages of 1 to 27 guests."""
+        """``"train"``: 4096 tasks; ``"eval"``: 240 tasks, whose two thieves are those of no training task;
+        ``"short"`` and ``"short_eval"``: as many with books of 4 to 6 pages; ``"primer"``: 4096 to learn
+        reading on, with books of 2 to 4 pages of 1 to 27 guests."""
         if source not in _SETS:
             raise TaskError(unknown("Guestbook task set", source, _SETS))
         split, count, lengths, entries = _SETS[source]
@@ -101,9 +116,8 @@ class Guestbook(ToolEnv):
     def setup(self, task: Task, seed: int) -> None:
         """The book follows from the task: nothing is random here."""
         self.pages: Sequence[str] = book(task)
-        self.stays: Mapping[str, Sequence[int]] = task.data["stays"]
         self.turned = 0
-        self.evidence: set[str] = {LAST, *(self.pages[page] for page, _ in self.stays.values())}
+        self.evidence: set[str] = {LAST, *(self.pages[page] for page in task.data["thieves"].values())}
 
     @tool
     async def turn(self) -> str:
@@ -123,7 +137,7 @@ class Guestbook(ToolEnv):
         return replace(transition, feedback=tuple(marked))
 
     def reward(self, task: Task, answer: str) -> float:
-        """1.0 when every page was turned and the answer names the two guests, in order, with their rooms."""
+        """1.0 when every page was turned and the answer names the two thieves."""
         read = self.turned >= len(self.pages)
         return float(read and is_right(task, answer))
 
@@ -134,23 +148,22 @@ class Guestbook(ToolEnv):
 
 
 def is_right(task: Task, answer: str) -> bool:
-    """Whether an answer names the two guests, in order, with their rooms, and nothing else but "Rooms"."""
-    words = [word for word in _WORD.findall(answer) if word != "Rooms"]
-    return words == _WORD.findall(str(task.answer))
+    """Whether an answer names the two thieves, in any order, and nothing else."""
+    words = [word for word in _WORD.findall(answer) if word != _HEADING]
+    return sorted(words) == sorted(task.data["thieves"])
 
 
 def book(task: Task) -> tuple[str, ...]:
     """The pages of a task's book: a number, a remark, the rooms of some guests, another remark."""
-    stays: Mapping[str, Sequence[int]] = task.data["stays"]
+    thieves: Mapping[str, int] = task.data["thieves"]
     fewest, most = task.data["entries"]
     rng = Random(f"guestbook {task.data['noise']}")
-    others = [guest for guest in GUESTS if guest not in stays]
     pages = []
     for number in range(task.data["pages"]):
-        entries = [f"{guest} {rng.choice(ROOMS)}" for guest in rng.sample(others, rng.randint(fewest, most))]
-        for guest, (page, room) in stays.items():
+        entries = [f"{guest} {rng.choice(ROOMS)}" for guest in rng.sample(GUESTS, rng.randint(fewest, most))]
+        for name, page in thieves.items():
             if page == number:
-                entries[rng.randrange(len(entries))] = f"{guest} {room}"
+                entries[rng.randrange(len(entries))] = f"{THIEF} {name} {rng.choice(ROOMS)}"
         before, after = rng.sample(REMARKS, 2)
         pages.append(f"Page {number + 1}. {before} Rooms: {', '.join(entries)}. {after}")
     return tuple(pages)
@@ -167,10 +180,10 @@ def guestbook_tasks(
     """Generate ``count`` different tasks; the number of pages cycles through ``lengths``, and each page has
     any number of guests from ``entries[0]`` to ``entries[1]``.
 
-    The two guests decide which split a task belongs to, so tasks of different splits differ whatever the
+    The two thieves decide which split a task belongs to, so tasks of different splits differ whatever the
     seeds. The two pages that matter are any two, each pair as likely as the others. ``Task.data`` holds
-    ``pages`` (how many), ``entries``, ``stays`` (guest → page counted from 0, room) and ``noise`` (seed of
-    the rest).
+    ``pages`` (how many), ``entries``, ``thieves`` (name → page counted from 0, in the order of the pages) and
+    ``noise`` (seed of the rest).
 
     Raises:
         TaskError: unknown split, no tasks asked for, no lengths, a book of less than two pages, or a page of
@@ -182,33 +195,30 @@ def guestbook_tasks(
         raise TaskError(f"count must be at least 1 task, got {count}")
     if not lengths or min(lengths) < 2:
         raise TaskError(f"lengths must be one or more numbers of pages from 2 up, got {list(lengths)}")
-    if not 1 <= entries[0] <= entries[1] <= len(GUESTS) - 2:
+    if not 1 <= entries[0] <= entries[1] <= len(GUESTS):
         raise TaskError(
-            f"entries must be the least and the most guests on a page, 1 to {len(GUESTS) - 2}; got {entries}"
+            f"entries must be the least and the most guests on a page, 1 to {len(GUESTS)}; got {entries}"
         )
     rng = Random(f"guestbook {split} {seed}")
     tasks: list[Task] = []
     while len(tasks) < count:
-        guests = rng.sample(GUESTS, 2)
-        if _split_of(guests) == split:
-            task = _draw(rng, guests, lengths[len(tasks) % len(lengths)], entries)
+        names = rng.sample(THIEVES, 2)
+        if _split_of(names) == split:
+            task = _draw(rng, names, lengths[len(tasks) % len(lengths)], entries)
             tasks.append(replace(task, id=f"guestbook-{task_hash(task)}"))
     return tuple(tasks)
 
 
-def _draw(rng: Random, guests: Sequence[str], length: int, entries: tuple[int, int]) -> Task:
-    stays = {
-        guest: [page, rng.choice(ROOMS)]
-        for guest, page in zip(guests, rng.sample(range(length), 2), strict=True)
-    }
+def _draw(rng: Random, names: Sequence[str], length: int, entries: tuple[int, int]) -> Task:
+    thieves = dict(zip(names, sorted(rng.sample(range(length), 2)), strict=True))
     return Task(
         id="",
-        prompt=f"Where did {' and '.join(guests)} sleep?",
-        answer=", ".join(f"{guest} {room}" for guest, (_, room) in stays.items()),
-        data={"pages": length, "entries": [*entries], "stays": stays, "noise": rng.getrandbits(32)},
+        prompt=f"{rng.choice(INNS)}: which two thieves slept there?",
+        answer=", ".join(thieves),
+        data={"pages": length, "entries": [*entries], "thieves": thieves, "noise": rng.getrandbits(32)},
     )
 
 
-def _split_of(guests: Sequence[str]) -> Split:
-    """One pair of guests in five is for evaluation, by a hash of their names."""
-    return "eval" if sha256(" ".join(sorted(guests)).encode("ascii")).digest()[0] % 5 == 0 else "train"
+def _split_of(names: Sequence[str]) -> Split:
+    """One pair of thieves in five is for evaluation, by a hash of their names."""
+    return "eval" if sha256(" ".join(sorted(names)).encode("ascii")).digest()[0] % 5 == 0 else "train"

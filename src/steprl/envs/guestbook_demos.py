@@ -7,30 +7,31 @@ How often the perfect one is right under a context rule is the most that the rul
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
 
-from steprl.envs.guestbook import ROOMS, THE_END
+from steprl.envs.guestbook import THE_END, THIEVES
 from steprl.envs.policy import Move, check_probabilities
 from steprl.errors import EnvError
 from steprl.types import Message
 
-UNKNOWN = "unknown"
-"""The room, in a summary, of a guest who has not been read of."""
+NONE = "none"
+"""In a summary, where no thief has been read of."""
 
-_QUESTION = re.compile(r"Where did (\w+) and (\w+) sleep\?")
+_QUESTION = re.compile(r"which two thieves slept there\?")
+_WORD = re.compile(r"[A-Za-z]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """Turns pages up to the end of the book, then answers with the rooms that its messages show.
+    """Turns pages up to the end of the book, then answers with the thieves that its messages show.
 
-    A room that no message shows is a guess, any as likely as the others. Whether a message is a page or a
-    summary makes no difference to it: what it read last of a guest counts.
+    A thief that no message shows is a guess, any name as likely as another. Whether a message is a page or a
+    summary makes no difference to it.
 
-    With probability ``forgetful`` a summary leaves out a room that is known, and with probability
-    ``careless`` a summary or an answer has another room in its place. Both 0: it never slips.
+    With probability ``forgetful`` a summary leaves out a thief that is known, and with probability
+    ``careless`` an answer has another name in place of one. Both 0: it never slips.
 
     What it does is a function of its seed and the messages alone, so episodes may run in any order.
     """
@@ -51,49 +52,36 @@ class Reader:
         rng, read = self._random(messages), _read(messages)
         if THE_END not in read:
             return Move(calls=(("turn", {}),))
-        rooms = {guest: self._room(guest, read, rng) for guest in _guests(messages)}
-        known = {guest: room or str(rng.choice(ROOMS)) for guest, room in rooms.items()}
-        return Move(text=_line(known))
+        names = [rng.choice(THIEVES) if rng.random() < self.careless else name for name in _thieves(read)]
+        unknown = [name for name in THIEVES if name not in names]
+        return Move(text=_line([*names, *rng.sample(unknown, max(0, 2 - len(names)))]))
 
     def summarise(self, messages: Sequence[Message]) -> str:
-        """One line with the rooms read of so far, ``Rooms: Ada 4, Zoe unknown``, and if the book has ended.
+        """One line with the thieves read of so far, ``Thieves: Fox``, and if the book has ended.
 
         Raises:
             EnvError: the messages hold no Guestbook question.
         """
         rng, read = self._random(messages), _read(messages)
-        rooms = {guest: self._room(guest, read, rng) for guest in _guests(messages)}
-        forgotten = {guest for guest in rooms if rng.random() < self.forgetful}
-        noted = {
-            guest: UNKNOWN if room is None or guest in forgotten else room for guest, room in rooms.items()
-        }
+        noted = [name for name in _thieves(read) if rng.random() >= self.forgetful]
         return f"{_line(noted)}. {THE_END}" if THE_END in read else _line(noted)
 
     def _random(self, messages: Sequence[Message]) -> Random:
         return Random(f"{self.seed}\n" + "\n".join(message.content for message in messages))
 
-    def _room(self, guest: str, read: str, rng: Random) -> str | None:
-        """The room that was last read of, or now and then another one; None: none was."""
-        slips = rng.random() < self.careless
-        found = re.findall(rf"\b{guest} (\d)\b", read)
-        if not found:
-            return None
-        return str(rng.choice([room for room in ROOMS if str(room) != found[-1]])) if slips else found[-1]
+
+def _thieves(read: str) -> list[str]:
+    """Every thief that was read of, once each, in order."""
+    return list(dict.fromkeys(word for word in _WORD.findall(read) if word in THIEVES))
 
 
-def _line(rooms: Mapping[str, str]) -> str:
-    """As on a page, so that what is copied is written as it is read."""
-    return f"Rooms: {', '.join(f'{guest} {room}' for guest, room in rooms.items())}"
+def _line(names: Sequence[str]) -> str:
+    """What a summary and an answer are."""
+    return f"Thieves: {', '.join(names) or NONE}"
 
 
 def _read(messages: Sequence[Message]) -> str:
     """All that the reader has before it: pages, summaries, its own words."""
+    if not any(message.role == "user" and _QUESTION.search(message.content) for message in messages):
+        raise EnvError("Reader: no message asks for two thieves. It can act in Guestbook only.")
     return "\n".join(message.content for message in messages)
-
-
-def _guests(messages: Sequence[Message]) -> tuple[str, str]:
-    for message in messages:
-        found = _QUESTION.search(message.content) if message.role == "user" else None
-        if found:
-            return found[1], found[2]
-    raise EnvError("Reader: no message asks where two guests slept. It can act in Guestbook only.")

@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from steprl.envs.base import Env
-from steprl.errors import ConfigError, EnvError, ToolError, unknown
+from steprl.envs.scoring import scored
+from steprl.errors import ConfigError, EnvError, ScorerError, ToolError, unknown
 from steprl.tools import Tool
 from steprl.types import Action, MalformedCall, Mark, Message, Task, ToolCall, Transition, finite
 
@@ -34,10 +35,14 @@ class ToolEnv(Env):
 
     A tool call may take ``tool_deadline`` seconds (0: any time); a tool's own deadline comes first. Results
     of a ``@tool(evidence=True)`` are marked as evidence for context rules; its errors are not.
+
+    ``reward`` may take ``reward_deadline`` seconds (0: any time). It runs in a thread, unless it is async,
+    and for several episodes at once: what it shares with other instances must bear that.
     """
 
     system_prompt: str = ""
     tool_deadline: float = 60.0
+    reward_deadline: float = 60.0
 
     _task: Task | None = None
     _over: bool = False
@@ -94,8 +99,9 @@ class ToolEnv(Env):
         An action that was cut by length before it held a call is not an answer: the agent is told.
 
         Raises:
-            EnvError: called before ``reset``, after the end or after ``close``; or the reward is not a
-                finite number.
+            EnvError: called before ``reset``, after the end or after ``close``.
+            ScorerError: ``reward`` raised, or returned what is not a finite number.
+            ScorerTimeout: ``reward`` gave nothing in time.
             ConfigError: the reward lies outside ``reward_range``, so that the range is wrong.
         """
         task = self._running(action)
@@ -106,7 +112,12 @@ class ToolEnv(Env):
             feedback = (Message(role="user", content=CUT),)
             return Transition(feedback=feedback, anchor=self.anchor(feedback))
         self._over = True
-        reward = await _settled(self.reward(task, self.answer(action.text)))
+        reward = await scored(
+            lambda: self.reward(task, self.answer(action.text)),
+            on_loop=inspect.iscoroutinefunction(self.reward),
+            owner=f"{type(self).__name__}.reward",
+            deadline=self.reward_deadline,
+        )
         return Transition(rewards=self._components(reward), terminated=True, anchor=self.anchor(()))
 
     async def close(self) -> None:
@@ -163,7 +174,8 @@ class ToolEnv(Env):
         try:
             components = {name: finite(value, f"component '{name}'") for name, value in named.items()}
         except (TypeError, ValueError) as error:
-            raise EnvError(f"{where}: {error}. Return a float, or a mapping of names to floats.") from error
+            message = f"{where}: {error}. Return a float, or a mapping of names to floats."
+            raise ScorerError(message) from None
         total = sum(components.values())
         low, high = self.reward_range
         if not low - 1e-9 <= total <= high + 1e-9:

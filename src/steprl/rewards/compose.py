@@ -9,12 +9,12 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from steprl.errors import ConfigError, EnvError
+from steprl.errors import ConfigError, ScorerError
 from steprl.registry import addresses, resolve
 from steprl.types import Action, Task, Transition, finite
 
 Component = Callable[[Task, Action, Transition], float]
-"""A reward component: a finite number for one step."""
+"""A reward component: a finite number for one step. Rollout calls it in threads, several episodes at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +56,17 @@ class RewardComposer:
         """All components of the step, unweighted, and the step's reward.
 
         Raises:
-            EnvError: a component is not a finite number, or the sum overflows.
+            ScorerError: a component raised, is not a finite number, or the sum overflows.
         """
         rewards: dict[str, float] = {}
         for name, component in self.computed.items():
             if name not in transition.rewards:
-                rewards[name] = _number(name, component(task, action, transition))
+                rewards[name] = _number(name, _computed(name, component, task, action, transition))
         for name, value in transition.rewards.items():
             rewards[name] = _number(name, value)
         reward = sum((self.weights.get(name, 1.0) * value for name, value in rewards.items()), 0.0)
         if not math.isfinite(reward):
-            raise EnvError(f"the weighted sum of the reward components {rewards} is {reward}")
+            raise ScorerError(f"the weighted sum of the reward components {rewards} is {reward}")
         return rewards, reward
 
     def least(self, declared: float) -> float:
@@ -80,8 +80,18 @@ class RewardComposer:
         return tuple(sorted(name for name in self.weights if name not in self.computed and name not in seen))
 
 
+def _computed(name: str, component: Component, task: Task, action: Action, transition: Transition) -> object:
+    try:
+        return component(task, action, transition)
+    except (ConfigError, ScorerError):
+        raise
+    except (Exception, SystemExit) as error:
+        told = ScorerError(f"reward component '{name}' raised {type(error).__name__}: {error}")
+        raise told.with_traceback(error.__traceback__) from error
+
+
 def _number(name: str, value: object) -> float:
     try:
         return finite(value, f"reward component '{name}'")
     except (TypeError, ValueError) as error:
-        raise EnvError(str(error)) from error
+        raise ScorerError(str(error)) from None

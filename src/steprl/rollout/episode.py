@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from steprl.errors import ConfigError, DeadlineError, StepRLError
-from steprl.rewards.compose import RewardComposer
+from steprl.errors import ConfigError, DeadlineError, ScorerError, ScorerTimeout, StepRLError
+from steprl.rewards import RewardComposer, in_time
 from steprl.rollout.config import Deadlines, FailurePolicy
 from steprl.rollout.pending import Pending
 from steprl.rollout.session import Diverged, EpisodeSession, EpisodeStopped
@@ -111,18 +111,18 @@ class EpisodePlayer:
                 with pending.playing(session):
                     raised = await self._attempt(deepcopy(episode.task), session, engine, end)
                 if raised is None:
-                    return _ended(episode, session, None)
-                if isinstance(raised, DeadlineError):
+                    return await self._ended(episode, session, None)
+                if isinstance(raised, (DeadlineError, ScorerTimeout)):
                     session.give_up()
-                    return _ended(episode, session, raised)
+                    return await self._ended(episode, session, raised)
                 if isinstance(raised, Diverged) and first is not None:
                     first.add_note(f"Whose doing it was could not be told: {raised}")
                     break
                 first = first or raised
-                place = (session.acted, type(raised))
+                place = (session.acted, type(_root(raised)))
                 if place == failed_at and _is_blamed(session, raised):
                     session.blame()
-                    return _ended(episode, session, raised)
+                    return await self._ended(episode, session, raised)
                 failed_at = place
                 if session.acted > len(recorded):
                     recorded = session.steps(scored=False)
@@ -130,6 +130,26 @@ class EpisodePlayer:
             return _broken(episode, session, first or raised)
         finally:
             engine.release(episode.uid)
+
+    async def _ended(self, episode: Episode, session: EpisodeSession, raised: BaseException | None) -> Played:
+        """The trajectory of an episode that has a stop reason of its own."""
+        assert session.stop_reason is not None
+        try:
+            steps = await self._steps(session)
+            if raised is None:
+                session.check_range()
+        except (ConfigError, KeyboardInterrupt, asyncio.CancelledError):
+            raise
+        except BaseException as broken:  # a reward component failed: nobody can say what the steps are worth
+            return _broken(episode, session, broken)
+        return Played(_trajectory(episode, session, steps, session.stop_reason, raised), raised)
+
+    async def _steps(self, session: EpisodeSession) -> tuple[Step, ...]:
+        if session.stop_reason is StopReason.DEADLINE:
+            return session.steps(scored=False)
+        if not self._rewards.computed:
+            return session.steps()
+        return await in_time(session.steps, self._deadlines.score)
 
     def _session(self, episode: Episode, engine: Engine, recorded: Sequence[Step]) -> EpisodeSession:
         return EpisodeSession(
@@ -192,9 +212,14 @@ class EpisodePlayer:
 
 def _is_blamed(session: EpisodeSession, raised: BaseException) -> bool:
     """Whether an error that came back is the agent's: its action is what was being answered, and the error is
-    none of machine, engine or contract."""
+    none of machine, engine or contract. A scorer's error is judged by what it raised."""
     declared = session.reward_range is not None
-    return declared and not session.is_answered and not isinstance(raised, _NOBODYS)
+    return declared and not session.is_answered and not isinstance(_root(raised), _NOBODYS)
+
+
+def _root(raised: BaseException) -> BaseException:
+    """What a scorer raised, in place of the error that says so."""
+    return raised.__cause__ or raised if isinstance(raised, ScorerError) else raised
 
 
 async def _give_up(
@@ -234,20 +259,6 @@ def close_from_outside(task: asyncio.Task[Any]) -> None:
     if coroutine is not None:
         with suppress(RuntimeError):  # it awaits again even while it is being closed
             coroutine.close()
-
-
-def _ended(episode: Episode, session: EpisodeSession, raised: BaseException | None) -> Played:
-    """The trajectory of an episode that has a stop reason of its own."""
-    assert session.stop_reason is not None
-    try:
-        steps = session.steps(scored=session.stop_reason is not StopReason.DEADLINE)
-        if raised is None:
-            session.check_range()
-    except (ConfigError, KeyboardInterrupt):
-        raise
-    except BaseException as broken:  # a reward component failed: nobody can say what the steps are worth
-        return _broken(episode, session, broken)
-    return Played(_trajectory(episode, session, steps, session.stop_reason, raised), raised)
 
 
 def _broken(episode: Episode, session: EpisodeSession, raised: BaseException) -> Played:

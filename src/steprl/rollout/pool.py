@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from steprl.errors import ConfigError, EngineError, EnvError, StepRLError
@@ -80,46 +80,48 @@ class Pool:
         group_size: int,
         sampling: Sampling,
         max_steps: int,
+        first: int = 0,
         progress: Progress | None = None,
     ) -> list[TrajectoryGroup]:
         """Play ``group_size`` episodes of each task; groups and members come back in dispatch order.
 
         ``label`` names the batch ("train-12"): uids derive from it, so it must be unique in the run.
-        ``seed`` and the place in the batch decide everything that is drawn. A broken episode is a
+        ``seed`` and the place in the batch decide everything that is drawn. A batch that is played in parts
+        has one label and one seed, and ``first`` is the place of a part's first task. A broken episode is a
         trajectory with an `EpisodeError`. Every episode has a copy of its task, so what an environment
         writes into it is nobody else's.
 
         Raises:
-            EnvError, EngineError: every episode failed, or one did and ``fail_fast`` is set; the error that
-                was first in dispatch order is shown last.
+            EnvError, EngineError: every episode of a batch failed, or of its first part, or one did and
+                ``fail_fast`` is set; the error that was first in dispatch order is shown last.
             TaskError: a task cannot be hashed.
             ConfigError: from anywhere inside, at once.
         """
         episodes = [
-            Episode(
-                task=task,
-                task_hash=content_hash,
-                uid=f"{label}-{place}.{member}",
-                group_uid=f"{label}-{place}",
-                seed=derive_seed(seed, place),
-                sampling_seed=derive_seed(seed, place, member),
+            episode
+            for place, task in enumerate(tasks, first)
+            for episode in episodes_of(
+                task,
+                place,
+                range(group_size),
+                label=label,
+                seed=seed,
                 sampling=sampling,
                 max_steps=max_steps,
             )
-            for place, (task, content_hash) in enumerate([(task, task_hash(task)) for task in tasks])
-            for member in range(group_size)
         ]
         played = await self._all(episodes, progress)
-        _refuse_total_failure(played)
+        if first == 0:  # where the first part was sound, a few more tasks may all be broken
+            _refuse_total_failure(played)
         return [
             TrajectoryGroup(
-                group_uid=f"{label}-{place}",
+                group_uid=f"{label}-{first + index}",
                 task_id=task.id,
                 trajectories=tuple(
-                    member.trajectory for member in played[place * group_size : (place + 1) * group_size]
+                    member.trajectory for member in played[index * group_size : (index + 1) * group_size]
                 ),
             )
-            for place, task in enumerate(tasks)
+            for index, task in enumerate(tasks)
         ]
 
     async def replay(self, task: Task, recorded: Trajectory, *, max_steps: int) -> Trajectory:
@@ -161,6 +163,17 @@ class Pool:
         _refuse_total_failure(played)
         return [episode.trajectory for episode in played]
 
+    async def play(
+        self, episodes: Sequence[Episode], *, progress: Progress | None = None
+    ) -> list[Trajectory]:
+        """Play these episodes, in this order of dispatch. That all of them failed is for the caller to judge.
+
+        Raises:
+            EnvError, EngineError: an episode failed, and ``fail_fast`` is set.
+            ConfigError: from anywhere inside, at once.
+        """
+        return [episode.trajectory for episode in await self._all(episodes, progress)]
+
     async def _all(
         self,
         episodes: Sequence[Episode],
@@ -191,6 +204,40 @@ class Pool:
         except* (ConfigError, EnvError, EngineError) as errors:
             raise errors.exceptions[0] from None
         return [episode.result() for episode in running]
+
+
+def episodes_of(
+    task: Task,
+    place: int,
+    members: Iterable[int],
+    *,
+    label: str,
+    seed: int,
+    sampling: Sampling,
+    max_steps: int,
+) -> list[Episode]:
+    """The episodes of one task in a batch: ``place`` is the task's, ``members`` are those of its group.
+
+    What a member draws follows from the batch's seed, the place and its own number, and not from who else is
+    played.
+
+    Raises:
+        TaskError: the task cannot be hashed.
+    """
+    content_hash = task_hash(task)
+    return [
+        Episode(
+            task=task,
+            task_hash=content_hash,
+            uid=f"{label}-{place}.{member}",
+            group_uid=f"{label}-{place}",
+            seed=derive_seed(seed, place),
+            sampling_seed=derive_seed(seed, place, member),
+            sampling=sampling,
+            max_steps=max_steps,
+        )
+        for member in members
+    ]
 
 
 class _Recording:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,11 @@ from steprl.config import build, differing, flattened, override, put, read_toml,
 from steprl.envs.base import Env
 from steprl.errors import ConfigError
 from steprl.rollout import derive_seed
-from steprl.trainers.evaluate import Evaluation, evaluate
+from steprl.trainers.evaluate import Evaluation, summarised
+from steprl.trainers.evaluation.attempts import Attempt, Solved
+from steprl.trainers.evaluation.folder import EvaluationFolder, record_of
+from steprl.trainers.evaluation.play import play_attempts
+from steprl.trainers.evaluation.report import report_of
 from steprl.trainers.given import Given, address
 from steprl.trainers.interrupt import run_async
 from steprl.trainers.loop import Trainer
@@ -22,6 +26,15 @@ from steprl.trainers.progress import Display
 from steprl.trainers.recipe import Recipe
 from steprl.trainers.storage.run_folder import RunFolder
 from steprl.types import Task, TrajectoryGroup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempted:
+    """An evaluation: its report as plain values (docs/evaluation.md), every attempt, every episode."""
+
+    report: Mapping[str, Any]
+    attempts: Sequence[Attempt]
+    groups: Sequence[TrajectoryGroup]
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -161,29 +174,54 @@ def play(
 def evaluate_recipe(
     recipe: Recipe, *, greedy: bool, given: Given | None = None, display: Display | None = None
 ) -> Evaluation:
-    """Play every evaluation task once with the recipe's model."""
-    display = display or Display()
-    given = given or Given()
-    player = build_player(recipe, given)
-    tasks = tasks_of(recipe, "eval", given)
-    if not tasks:
-        raise ConfigError("there are no evaluation tasks; set env.eval and evaluation.tasks")
-    temperature = 0.0 if greedy else recipe.evaluation.temperature
-    sampling = replace(recipe.rollout.sampling(player.renderer.stop_ids), temperature=temperature)
+    """Play every evaluation task once with the recipe's model.
 
-    async def collect() -> Evaluation:
-        with display.phase("evaluation", len(tasks)) as bar:
-            return await evaluate(
-                player.pool,
-                tasks,
-                label="eval",
-                seed=derive_seed(recipe.seed, "evaluation"),
-                sampling=sampling,
-                max_steps=recipe.rollout.max_steps,
-                progress=bar.on_episode,
-            )
+    Raises:
+        ConfigError: something cannot work, or there are no evaluation tasks.
+        EnvError, EngineError: every episode failed.
+    """
+    return summarised(evaluate_attempts(recipe, greedy=greedy, given=given, display=display).groups)
 
-    return run_async(collect)
+
+def evaluate_attempts(
+    recipe: Recipe,
+    *,
+    greedy: bool = False,
+    samples: int = 1,
+    solved: Solved | None = None,
+    out: str | Path | None = None,
+    retry: bool = False,
+    given: Given | None = None,
+    display: Display | None = None,
+) -> Attempted:
+    """Play every evaluation task ``samples`` times with the recipe's model, and report.
+
+    Args:
+        greedy: at temperature 0 instead of ``evaluation.temperature``.
+        solved: what counts as solved; None: a component ``outcome`` of 1 or more.
+        out: a folder that keeps every episode, attempt and the report. What is in it already is not played
+            again, so an evaluation that was interrupted goes on, and one with fewer attempts is extended.
+        retry: play attempts again that a fault of environment, engine or scorer has spoiled.
+
+    Raises:
+        ConfigError: something cannot work, there are no evaluation tasks, or ``out`` holds something else.
+        EnvError, EngineError: every episode failed.
+        Interrupted: Ctrl-C, where there is ``out``; what was done is in it.
+    """
+    out = None if out is None else Path(out)
+    played = play_attempts(
+        recipe,
+        greedy=greedy,
+        samples=samples,
+        out=out,
+        retry=retry,
+        given=given or Given(),
+        display=display or Display(),
+    )
+    report = report_of(played.attempts, solved or Solved())
+    if out is not None:
+        EvaluationFolder(out).write_report({**report, **record_of(recipe, greedy, played.attempts)})
+    return Attempted(report=report, attempts=played.attempts, groups=played.groups)
 
 
 def plan(

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from steprl.rollout import Episode, derive_seed
-from steprl.trainers.crediting import kept_groups
 from steprl.trainers.needs import CONTINUATIONS
 from steprl.trainers.parts import Parts
 from steprl.trainers.progress import Display
@@ -85,7 +84,7 @@ class _State:
 async def state_values(
     recipe: Recipe,
     parts: Parts,
-    tasks: Sequence[Task],
+    tasks: Mapping[str, Task],
     groups: Sequence[TrajectoryGroup],
     number: int,
     display: Display,
@@ -93,20 +92,15 @@ async def state_values(
     """Values of all states of iteration ``number`` if the estimator wants them from continuations, else None.
 
     Args:
-        tasks: the task of each group.
+        tasks: the task of each group, by the group's uid.
+        groups: those that train.
 
     Raises:
         EnvError: every continuation failed.
     """
     if Need.SNAPSHOTS not in parts.estimator.requires:
         return None
-    kept = {group.group_uid for group in kept_groups(recipe, groups)}  # the others do not train
-    states = [
-        state
-        for task, group in zip(tasks, groups, strict=True)
-        if group.group_uid in kept
-        for state in _states(task, group)
-    ]
+    states = [state for group in groups for state in _states(tasks[group.group_uid], group)]
     count: int = getattr(parts.estimator, CONTINUATIONS)
     asked = [(state, k) for state in states for k in range(count)]
     with display.phase(f"continuations {number}", len(asked)) as bar:
@@ -170,7 +164,7 @@ def _episode(recipe: Recipe, parts: Parts, number: int, state: _State, k: int) -
         seed=state.trajectory.seed,
         sampling_seed=derive_seed(recipe.seed, "continuations", number, uid),
         sampling=recipe.rollout.sampling(parts.player.renderer.stop_ids),
-        max_steps=recipe.rollout.max_steps,
+        max_steps=recipe.rollout.limit(number),
     )
 
 

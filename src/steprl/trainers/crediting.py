@@ -5,7 +5,7 @@ No model is needed for it, so that credit can be looked at without one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,15 +21,23 @@ def kept_groups(recipe: Recipe, groups: Sequence[TrajectoryGroup]) -> list[Traje
 
 
 def credits_of(
-    recipe: Recipe, estimator: Estimator, groups: Sequence[TrajectoryGroup], scores: Scores
+    recipe: Recipe,
+    estimator: Estimator,
+    groups: Sequence[TrajectoryGroup],
+    scores: Scores,
+    *,
+    untrained: Collection[str] = (),
 ) -> Credits:
-    """What the estimator says; with ``algorithm.summaries = 0`` no token of a summary is in the loss."""
+    """What the estimator says, with less in the loss: no token of the trajectories ``untrained``, by uid, and
+    with ``algorithm.summaries = 0`` none of a summary."""
     credits = estimator(groups, scores)
-    if recipe.algorithm.summaries > 0:
-        return credits
     every = [t for group in groups for t in group.trajectories]
-    without = {key: np.zeros_like(credits.loss_mask[key]) for key in summaries_of(every)}
-    return replace(credits, loss_mask={**credits.loss_mask, **without})
+    without = [] if recipe.algorithm.summaries > 0 else summaries_of(every)
+    without += [t.key(i) for t in every if t.uid in untrained for i in range(len(t.steps))]
+    if not without:
+        return credits
+    masks = {key: np.zeros_like(credits.loss_mask[key]) for key in without}
+    return replace(credits, loss_mask={**credits.loss_mask, **masks})
 
 
 def summaries_of(trajectories: Sequence[Trajectory]) -> list[StepKey]:

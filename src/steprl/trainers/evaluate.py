@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from steprl.rollout import Pool, Progress, derive_seed
+from steprl.trainers.evaluation.attempts import fault_of
 from steprl.trainers.parts import Parts
 from steprl.trainers.progress import Display
 from steprl.trainers.recipe import Recipe
-from steprl.trajectory.statistics import batch_statistics, failures
+from steprl.trajectory.statistics import batch_statistics, failures, success
 from steprl.trajectory.store import file_path, write
 from steprl.types import Sampling, StopReason, Task, TrajectoryGroup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What an evaluation found. ``success`` is the share of all tasks that were solved: an episode
-    that broke or met a deadline counts as not solved, and ``errors`` says how many did. None without an
-    outcome; but where a limit (max_steps, context_full) ended every counted episode before it had one,
-    nothing was solved: 0."""
+    """What an evaluation found. ``success`` is the share of all tasks that were solved: an episode that
+    broke, met a deadline or could not be scored counts as not solved and not in ``reward``, and ``errors``
+    says how many did. None without an outcome; but where a limit (max_steps, context_full) ended every
+    counted episode before it had one, nothing was solved: 0."""
 
     tasks: int
     success: float | None
@@ -50,18 +52,23 @@ async def evaluate(
         max_steps=max_steps,
         progress=progress,
     )
-    statistics = batch_statistics(groups)
-    counted = statistics["batch/counted"]
-    share = statistics.get("reward/success_share")
-    reasons = [t.stop_reason for group in groups for t in group.trajectories if t.stop_reason.trains]
-    if share is None and reasons and StopReason.TERMINATED not in reasons:
-        share = 0.0
+    return summarised(groups)
+
+
+def summarised(groups: Sequence[TrajectoryGroup]) -> Evaluation:
+    """What groups of one episode per task come to."""
+    everything = [trajectory for group in groups for trajectory in group.trajectories]
+    sound = [trajectory for trajectory in everything if fault_of(trajectory) is None]
+    outcomes = [success(trajectory) for trajectory in sound]
+    limited = all(trajectory.stop_reason is not StopReason.TERMINATED for trajectory in sound)
+    told = any(outcome is not None for outcome in outcomes) or (bool(sound) and limited)
+    rewards = [trajectory.reward for trajectory in sound if trajectory.reward is not None]
     return Evaluation(
-        tasks=len(tasks),
-        success=None if share is None else share * counted / len(tasks),
-        reward=statistics.get("reward/mean"),
-        errors=len(tasks) - int(counted),
-        statistics=statistics,
+        tasks=len(groups),
+        success=sum(map(bool, outcomes)) / len(everything) if told else None,
+        reward=math.fsum(rewards) / len(rewards) if rewards else None,
+        errors=len(everything) - len(sound),
+        statistics=batch_statistics(groups),
         groups=groups,
     )
 

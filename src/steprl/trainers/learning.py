@@ -5,7 +5,7 @@ Which models there are to score and to train is decided where they are built; no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from steprl.batch import ValueTargets, minibatches, rows
 from steprl.rollout import derive_seed
 from steprl.trainers.continuations import StateValues
 from steprl.trainers.crediting import credits_of, summaries_of
-from steprl.trainers.needs import check_recorded, value_unit
+from steprl.trainers.needs import value_unit
 from steprl.trainers.parts import Parts
 from steprl.trainers.recipe import Recipe
 from steprl.types import Credits, MiniBatch, Row, Scores, StepKey, Trajectory, TrajectoryGroup
@@ -37,17 +37,15 @@ def learn(
     number: int,
     groups: Sequence[TrajectoryGroup],
     valued: StateValues | None = None,
+    *,
+    untrained: Collection[str] = (),
 ) -> Learned:
     """Score the batch of iteration ``number``, assign credit, take the optimiser steps.
 
-    ``valued`` are values that continuations found, where the estimator wants them so. In the first
-    ``critic.warmup_iterations`` iterations, where there is a critic, it learns alone.
-
-    Raises:
-        ConfigError: the first batch lacks what estimator or loss read in it.
+    ``valued`` are values that continuations found, where the estimator wants them so; ``untrained``
+    trajectories, by uid, are compared and not trained on. In the first ``critic.warmup_iterations``
+    iterations, where there is a critic, it learns alone.
     """
-    if number == 1:
-        check_recorded(recipe, parts.estimator, groups)
     if valued is not None:
         groups = valued.without_lost(groups)
     trained = trained_of(groups)
@@ -58,7 +56,7 @@ def learn(
     scores = models.scores(trained, token_rows, max_context=parts.player.engine.max_context)
     if valued is not None:
         scores = valued.scores(scores, groups)
-    credits = credits_of(recipe, parts.estimator, groups, scores)
+    credits = credits_of(recipe, parts.estimator, groups, scores, untrained=untrained)
     alone = models.critic is not None and number <= recipe.critic.warmup_iterations
     seed, factor = derive_seed(recipe.seed, "minibatches", number), recipe.algorithm.summaries
     updates = [

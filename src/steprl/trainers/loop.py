@@ -11,10 +11,8 @@ from typing import Any
 
 from tensorboard.summary import Writer
 
-from steprl.rollout import derive_seed
+from steprl.trainers.collecting import Collected, collect
 from steprl.trainers.continuations import StateValues, state_values
-from steprl.trainers.crediting import kept_groups
-from steprl.trainers.cursor import TaskCursor
 from steprl.trainers.evaluate import evaluate_in_training
 from steprl.trainers.interrupt import Interrupted, Stop, run_async
 from steprl.trainers.learning import learn
@@ -28,7 +26,6 @@ from steprl.trainers.storage.run_folder import RunFolder
 from steprl.trainers.storage.state import TrainerState
 from steprl.trainers.watch import Alarm, Verdict, Watch, collapsed, marks
 from steprl.trajectory.store import file_path, write
-from steprl.types import Task, TrajectoryGroup
 
 
 class Trainer:
@@ -45,7 +42,7 @@ class Trainer:
         self.display = display
         self.iteration = 0
         self.evaluated = -1
-        self.cursor = TaskCursor(parts.train_tasks, seed=derive_seed(recipe.seed, "tasks"))
+        self.cursor = parts.cursor
         self.watch = Watch(recipe.watch)
         self.train_seconds = 0.0
         self.before: Mapping[str, float] = {}
@@ -105,36 +102,43 @@ class Trainer:
 
         Consumes the next tasks of the cursor; waits for all their episodes (staleness 0); produces
         trajectories on disk, new weights in learner and engine, and the iteration's metrics. When no
-        episode is left to train on, the weights stay as they are.
+        episode is left to train on, the weights stay as they are. What is interrupted has consumed nothing.
         """
         number, position = self.iteration + 1, self.cursor.position
         started = perf_counter()
         try:
-            tasks = self.cursor.take(self.recipe.rollout.groups)
-            groups = await self._roll_out(number, tasks)
-            valued = await self._value(number, tasks, groups)
+            batch = await collect(self.recipe, self.parts, self.cursor, number, self.display)
+            tell_rollout(self.display, self.recipe, self.parts.player, batch.groups, number)
+            valued = await self._value(number, batch)
         except BaseException:
             self.cursor.position = position  # these tasks were dispatched but not trained on
             raise
         rolled_out = perf_counter()
 
-        kept = kept_groups(self.recipe, groups)
-        learned = learn(self.recipe, self.parts, number, kept, valued)
-        self.iteration = number  # at once: a checkpoint must never pair these weights with the last number
+        chosen = batch.chosen
+        learned = learn(self.recipe, self.parts, number, chosen.groups, valued, untrained=chosen.untrained)
+        # at once: a checkpoint must never pair these weights with the last number, or less of the tasks
+        self.iteration = number
+        self.cursor.note(batch.groups)
         await self.parts.player.engine.sync(self.parts.learner.source(), number)
         finished = perf_counter()
         self.train_seconds += finished - started
-        write(file_path(self.folder.path, iteration=number), groups, iteration=number)
+        write(file_path(self.folder.path, iteration=number), batch.groups, iteration=number)
         if not learned.token_rows:
-            self.display.say(f"iteration {number}: no episode is left to train on; the weights stay")
-        found = iteration_metrics(
-            groups,
-            dropped=len(groups) - len(kept),
-            learned=learned,
-            rollout_seconds=rolled_out - started,
-            update_seconds=finished - rolled_out,
-        )
-        return found if valued is None else {**found, **valued.metrics()}
+            why = f" ({told})" if (told := chosen.told()) else ""
+            self.display.say(f"iteration {number}: no episode is left to train on{why}; the weights stay")
+        return {
+            **iteration_metrics(
+                batch.groups,
+                dropped=len(batch.groups) - len(chosen.groups),
+                learned=learned,
+                rollout_seconds=rolled_out - started,
+                update_seconds=finished - rolled_out,
+            ),
+            **batch.metrics(self.recipe, number),
+            **self.cursor.metrics(),
+            **(valued.metrics() if valued else {}),
+        }
 
     def save(self) -> Path:
         """A checkpoint of this moment, which is also a model folder that ``from_pretrained`` reads; and the
@@ -151,6 +155,7 @@ class Trainer:
                 cursor=self.cursor.position,
                 train_seconds=self.train_seconds,
                 before=self.before,
+                curriculum=self.cursor.state(),
             ),
             save,
         )
@@ -164,30 +169,11 @@ class Trainer:
         if failed := draw(self.folder.metrics(), path, title=self.recipe.name):
             self.display.say(failed)
 
-    # ── the stages of an iteration ────────────────────────────────────────────────────────────────
-
-    async def _roll_out(self, number: int, tasks: Sequence[Task]) -> list[TrajectoryGroup]:
-        config = self.recipe.rollout
-        if self.recipe.deterministic:
-            await self.parts.forget_cached()
-        with self.display.phase(f"rollout {number}", config.groups * config.group_size) as bar:
-            groups = await self.parts.player.pool.collect(
-                tasks,
-                label=f"train-{number}",
-                seed=derive_seed(self.recipe.seed, "train", number),
-                group_size=config.group_size,
-                sampling=config.sampling(self.parts.player.renderer.stop_ids),
-                max_steps=config.max_steps,
-                progress=bar.on_episode,
-            )
-        tell_rollout(self.display, self.recipe, self.parts.player, groups, number)
-        return groups
-
-    async def _value(
-        self, number: int, tasks: Sequence[Task], groups: Sequence[TrajectoryGroup]
-    ) -> StateValues | None:
+    async def _value(self, number: int, batch: Collected) -> StateValues | None:
         """Values of the states from continuations, for an estimator that wants them so."""
-        valued = await state_values(self.recipe, self.parts, tasks, groups, number, self.display)
+        valued = await state_values(
+            self.recipe, self.parts, batch.tasks, batch.chosen.groups, number, self.display
+        )
         for line in valued.troubles() if valued else ():
             self.display.say(f"continuations: {line}")
         return valued
@@ -203,6 +189,7 @@ class Trainer:
         self.parts.models.load(str(saved[-1]))
         await self.parts.player.engine.sync(self.parts.learner.source(), state.iteration)
         self.iteration, self.cursor.position = state.iteration, state.cursor
+        self.cursor.restore(state.curriculum)
         self.train_seconds, self.before = state.train_seconds, state.before
         self.evaluated = state.evaluated
         if self.iteration >= self.recipe.train.iterations and self.folder.summary() is None:

@@ -13,7 +13,8 @@ from steprl.credit import check_group_size
 from steprl.envs import ToolEnv
 from steprl.errors import ConfigError
 from steprl.trainers.recipe import Recipe
-from steprl.types import Estimator, Need, TrajectoryGroup
+from steprl.trajectory import success
+from steprl.types import Estimator, Need, StopReason, TrajectoryGroup
 
 CONTINUATIONS = "continuations"
 """What an estimator with `Need.SNAPSHOTS` calls the number of continuations it wants of each state."""
@@ -57,6 +58,17 @@ def check_needs(recipe: Recipe, estimator: Estimator, played: type[Any]) -> None
         )
 
 
+def check_engine(name: str, engine: Any) -> None:
+    """Refuse to train with an engine that takes no weights: its class says why in ``evaluation_only``.
+
+    Raises:
+        ConfigError: it is one.
+    """
+    reason: Any = getattr(engine, "evaluation_only", None)
+    if reason is not None:
+        raise ConfigError(f"engine '{name}' cannot be trained with: {reason}. Set engine.id = \"torch\".")
+
+
 def check_recorded(recipe: Recipe, estimator: Estimator, groups: Sequence[TrajectoryGroup]) -> None:
     """Refuse a first rollout batch that lacks what estimator or loss read in the record.
 
@@ -78,6 +90,26 @@ def check_recorded(recipe: Recipe, estimator: Estimator, groups: Sequence[Trajec
             f"probabilities with those sampled from, and engine '{recipe.engine.id}' gave none for "
             f"{silent} of the {len(steps)} steps of the first rollout batch. Use an engine that returns "
             f'log-probabilities, or set learner.loss.importance = "off".'
+        )
+
+
+def check_outcomes(asking: Sequence[str], groups: Sequence[TrajectoryGroup]) -> None:
+    """Refuse a first rollout batch that does not say which tasks were solved, where something asks that.
+
+    Args:
+        asking: the names of the filters and the curriculum that do.
+        groups: the batch. Where all episodes ended at a limit or broke, nobody can tell yet.
+
+    Raises:
+        ConfigError: episodes have come to their end, and none has the component ``outcome``.
+    """
+    every = [t for group in groups for t in group.trajectories]
+    ended = [t for t in every if t.stop_reason is StopReason.TERMINATED]
+    if asking and ended and all(success(t) is None for t in every):
+        raise ConfigError(
+            f"{', '.join(asking)} asks which episodes solved their task, and none of the {len(ended)} that "
+            f"came to an end in the first rollout batch has the reward component 'outcome'. Report it from "
+            f"the environment, 1 for solved and 0 for not, or do without (informative can go by reward)."
         )
 
 

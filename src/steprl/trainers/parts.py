@@ -19,9 +19,12 @@ from steprl.rewards.compose import RewardComposer
 from steprl.rollout import EnvWorkflow, Pool
 from steprl.tasks import load_jsonl, task_hash
 from steprl.tools.cassette import Cassette
+from steprl.trainers.curriculum.build import cursor_of
+from steprl.trainers.cursor import Cursor
+from steprl.trainers.filtering.choose import Filters, filters_of
 from steprl.trainers.given import Given
 from steprl.trainers.models import Models, build_models
-from steprl.trainers.needs import check_needs
+from steprl.trainers.needs import check_engine, check_needs
 from steprl.trainers.recipe import Recipe
 from steprl.trainers.taped import Taped
 from steprl.types import Engine, Estimator, Task, Workflow
@@ -44,6 +47,8 @@ class Parts:
     player: Player
     estimator: Estimator
     models: Models
+    filters: Filters
+    cursor: Cursor
     train_tasks: Sequence[Task]
     eval_tasks: Sequence[Task]
 
@@ -103,6 +108,9 @@ def build_parts(recipe: Recipe, given: Given | None = None) -> Parts:
     given = given or Given()
     estimator: Estimator = make("estimator", recipe.algorithm.estimator, recipe.algorithm.args)
     check_needs(recipe, estimator, env_of(recipe, given))
+    if given.script is None:
+        check_engine(recipe.engine.id, resolve("engine", recipe.engine.id))
+    filters = filters_of(recipe)
     if recipe.rollout.temperature == 0:
         raise ConfigError("rollout.temperature 0 (greedy) gives nothing to learn from; use 1.0")
     if not recipe.rollout.sampling(()).neutral:
@@ -124,10 +132,17 @@ def build_parts(recipe: Recipe, given: Given | None = None) -> Parts:
     if not train_tasks:
         raise TaskError(f"the training task set '{recipe.env.train}' is empty; nothing to roll out")
     _refuse_overlap(recipe, given, train_tasks, eval_tasks)
+    cursor = cursor_of(recipe, train_tasks)
     player = build_player(recipe, given)
     models = build_models(recipe, estimator, model_path(recipe.model.path))
     return Parts(
-        player=player, estimator=estimator, models=models, train_tasks=train_tasks, eval_tasks=eval_tasks
+        player=player,
+        estimator=estimator,
+        models=models,
+        filters=filters,
+        cursor=cursor,
+        train_tasks=train_tasks,
+        eval_tasks=eval_tasks,
     )
 
 
@@ -254,6 +269,8 @@ def _engine(recipe: Recipe, path: str, renderer: ChatRenderer, script: Any) -> E
             "deterministic": recipe.deterministic,
             **config.args,
         }
+    elif config.id == "openai":
+        options = {"model": recipe.model.path, "encode": renderer.encode, **config.args}
     else:
         options = {"model": path, **config.args}
     if config.max_context is not None:

@@ -79,13 +79,18 @@ class Phase:
 
 
 def figures(metrics: Mapping[str, float]) -> str:
-    """Reward, success, speed and the signs of trouble, as far as they are known."""
+    """Reward, success, speed, filters and curriculum, and the signs of trouble, as far as they are known."""
     parts = []
     for key, label, form in (
         ("reward/mean", "reward", "{:.3f}"),
         ("reward/success_share", "success", "{:.3f}"),
         ("episode/steps", "steps", "{:.1f}"),
         ("groups/zero_variance_share", "zero-variance", "{:.2f}"),
+        ("filter/kept_groups", "kept", "{:.0f}"),
+        ("filter/rounds", "more rounds", "{:.0f}"),
+        ("curriculum/seen_share", "seen", "{:.2f}"),
+        ("curriculum/tasks_share", "tasks in", "{:.2f}"),
+        ("horizon/max_steps", "horizon", "{:.0f}"),
         ("calls/malformed_share", "malformed", "{:.3f}"),
         ("learner/grad_norm", "grad", "{:.2f}"),
         ("speed/tokens_per_second", "tok/s", "{:.0f}"),

@@ -12,6 +12,8 @@ from steprl.learner.config import LearnerConfig
 from steprl.learner.critic_config import CriticConfig
 from steprl.rollout import RolloutConfig
 from steprl.tools.cassette import Mode
+from steprl.trainers.curriculum.config import CurriculumConfig
+from steprl.trainers.filtering.config import FilterConfig
 from steprl.trainers.watch import WatchConfig
 
 
@@ -157,6 +159,8 @@ class Recipe:
     context: ContextConfig = field(default_factory=ContextConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     rollout: RolloutConfig = field(default_factory=RolloutConfig)
+    filter: FilterConfig = field(default_factory=FilterConfig)
+    curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
     algorithm: AlgorithmConfig = field(default_factory=AlgorithmConfig)
     learner: LearnerConfig = field(default_factory=LearnerConfig)
     critic: CriticConfig = field(default_factory=CriticConfig)

@@ -205,7 +205,7 @@ def _environment_side(recipe: Recipe, given: Given, recorded: _Recorded, display
                 playable = [t for t in follows if (t.task_id, t.task_hash) in tasks]
                 gone.extend(t.uid for t in follows if t.task_id not in ids)
                 changed.extend(t.uid for t in follows if t.task_id in ids and t not in playable)
-                again = (_compared(t, tasks, player, recipe.rollout.max_steps, free) for t in playable)
+                again = (_compared(t, tasks, player, _limit(recipe, t), free) for t in playable)
                 differences.extend(await asyncio.gather(*again))
                 bar.advance()
 
@@ -219,6 +219,12 @@ def _environment_side(recipe: Recipe, given: Given, recorded: _Recorded, display
         changed=tuple(changed),
         first=found[0] if found else None,
     )
+
+
+def _limit(recipe: Recipe, recorded: Trajectory) -> int:
+    """Most actions that the episode could take: a growing horizon had its length then."""
+    trained = re.match(r"train-([0-9]+)-", recorded.uid)
+    return recipe.rollout.limit(int(trained[1])) if trained else recipe.rollout.max_steps
 
 
 async def _compared(

@@ -38,8 +38,10 @@ def iteration_metrics(
     rollout_seconds: float,
     update_seconds: float,
 ) -> dict[str, float]:
-    """Every figure of an iteration but those of the watch: batch, credit, learner, critic, time and speed."""
-    sampled = sum(len(row.action_positions) for row in learned.token_rows)
+    """The figures of an iteration: batch, credit, learner, critic, time and speed. ``groups`` are all that
+    were played, and ``dropped`` of them were not trained on."""
+    counted = [t for group in groups for t in group.trajectories if t.stop_reason.trains]
+    sampled = sum(int(step.sampled_mask.sum()) for t in counted for step in t.steps)
     return {
         **batch_statistics(groups),
         **(_credit_metrics(learned.credits) if learned.credits else {}),

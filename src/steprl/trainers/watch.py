@@ -39,7 +39,8 @@ class WatchConfig:
         repeated_actions: share of actions that repeat the action before them.
         without_calls: share of episodes without a tool call, in a run that began with fewer than half.
         entropy_floor: mean entropy of trained tokens, in nats; an alarm below it.
-        zero_variance: share of groups whose rewards are all equal, while success is below 0.9.
+        zero_variance: share of groups (that filters keep) with equal rewards, while success is below 0.9.
+        missing_groups: share of the groups asked for that filters leave missing, while success is below 0.9.
         engine_gap: mean difference of the engine's and the learner's log-probabilities of sampled tokens.
         failed_episodes: share of episodes that broke or met a deadline.
         skipped_steps: share of optimiser steps that a loss or gradient which was not finite made impossible.
@@ -53,6 +54,7 @@ class WatchConfig:
     without_calls: float = 0.95
     entropy_floor: float = 0.001
     zero_variance: float = 0.95
+    missing_groups: float = 0.75
     engine_gap: float = 0.1
     failed_episodes: float = 0.25
     skipped_steps: float = 0.5
@@ -203,9 +205,14 @@ def _named(name: str) -> Callable[[Metrics], float | None]:
     return lambda metrics: _figure(metrics, name)
 
 
-def _zero_variance(metrics: Metrics) -> float | None:
-    share, solved = _figure(metrics, "groups/zero_variance_share"), _figure(metrics, "reward/success_share")
+def _unless_solved(metrics: Metrics, name: str) -> float | None:
+    share, solved = _figure(metrics, name), _figure(metrics, "reward/success_share")
     return 0.0 if share is not None and solved is not None and solved >= _SOLVED else share
+
+
+def _zero_variance(metrics: Metrics) -> float | None:
+    of = "filter" if "filter/rounds" in metrics else "groups"  # what filters drop shows as missing groups
+    return _unless_solved(metrics, f"{of}/zero_variance_share")
 
 
 def _failed(metrics: Metrics) -> float | None:
@@ -256,6 +263,13 @@ SIGNALS = (
         "easy for this policy, or the reward is too coarse.",
         advice="Raise rollout.group_size or rollout.temperature, mix in other tasks, or reward a part of the "
         "way.",
+    ),
+    Signal(
+        option="missing_groups",
+        read=lambda metrics: _unless_solved(metrics, "filter/missing_share"),
+        told="after all further rounds {:.2f} of the groups are missing",
+        means="Filters drop almost all: tasks too hard or too easy for this policy, or a filter too strict.",
+        advice="See filter/… in metrics.jsonl for which; loosen it, mix in other tasks, use by_success.",
     ),
     Signal(
         option="engine_gap",

@@ -3,7 +3,7 @@
 Nothing here changes a record; what is read back equals what was written, token for token.
 """
 
-from steprl.trajectory.statistics import batch_statistics, success, unique_tokens
+from steprl.trajectory.statistics import batch_statistics, same_action, success, unique_tokens
 from steprl.trajectory.store import Split, file_path, files, read, write
 from steprl.trajectory.tokens import Decode, common_prefix
 from steprl.trajectory.view import show_episode, summary_lines
@@ -16,6 +16,7 @@ __all__ = [
     "file_path",
     "files",
     "read",
+    "same_action",
     "show_episode",
     "success",
     "summary_lines",

@@ -152,13 +152,14 @@ def _repetitions(trajectory: Trajectory) -> list[bool]:
     for step in trajectory.steps:
         if step.kind == "act":
             if step.agent in before:
-                found.append(_same_action(before[step.agent], step))
+                found.append(same_action(before[step.agent], step))
             before[step.agent] = step
     return found
 
 
-def _same_action(one: Step, other: Step) -> bool:
-    """The same calls and arguments, whatever is said around them; without calls, the same tokens."""
+def same_action(one: Step, other: Step) -> bool:
+    """Whether two steps made the same calls with the same arguments, whatever is said around them; without
+    calls, whether they have the same tokens."""
     if one.calls or other.calls:
         return [_called(call) for call in one.calls] == [_called(call) for call in other.calls]
     return np.array_equal(one.action_ids, other.action_ids)

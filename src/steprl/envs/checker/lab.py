@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from steprl.envs.base import Env
 from steprl.envs.checker.guard import Guard, Hung, Outcome
 from steprl.envs.tool_env import ToolEnv
-from steprl.errors import DeadlineError, EnvError
+from steprl.errors import DeadlineError, EnvError, ScorerTimeout
 from steprl.types import Action, Message, Observation, Task, ToolSpec, Transition, finite
 
 HELD_TOO_LONG = 0.1
@@ -74,7 +74,7 @@ class Lab:
         outcome = self.attempt(call, function, task)
         if outcome.error is not None:
             self.note(Fault(_concerns(call, outcome.error), call, told(outcome.error)), task)
-            raise Broken(hung=isinstance(outcome.error, DeadlineError)) from None
+            raise Broken(hung=isinstance(outcome.error, (DeadlineError, ScorerTimeout))) from None
         return outcome.value
 
     def attempt(self, call: str, function: Callable[[], Any], task: str = "") -> Outcome:
@@ -189,7 +189,7 @@ def told(error: BaseException) -> str:
 
 def _concerns(call: str, error: BaseException) -> str:
     """The check that a raised error counts for."""
-    if isinstance(error, DeadlineError):
+    if isinstance(error, (DeadlineError, ScorerTimeout)):
         return "deadline"
     if call.startswith("close"):
         return "close"

@@ -15,7 +15,8 @@ from steprl.credit import check_group_size
 from steprl.errors import ConfigError
 from steprl.registry import addresses, resolve
 from steprl.trainers.comparison.variants import parse_word
-from steprl.trainers.crediting import credits_of, kept_groups
+from steprl.trainers.crediting import credits_of
+from steprl.trainers.filtering.choose import choose, filters_of
 from steprl.trainers.recipe import Recipe
 from steprl.types import Credits, Doubles, Estimator, Need, Scores, StepKey, TrajectoryGroup
 
@@ -67,7 +68,7 @@ def default_words() -> list[str]:
 def apply_all(
     groups: Sequence[TrajectoryGroup], words: Sequence[str], recipe: Recipe | None = None
 ) -> Applied:
-    """Every estimator on the whole batch, since whitening is over the batch.
+    """Every estimator on the whole batch, less what the run's filters left out: whitening is over the batch.
 
     Args:
         groups: the batch as it was stored.
@@ -104,7 +105,8 @@ def column(name: str, keys: Sequence[StepKey], credits: Credits) -> Column:
 def _credits(recipe: Recipe | None, estimator: Estimator, groups: Sequence[TrajectoryGroup]) -> Credits:
     if recipe is None:
         return estimator(groups, Scores())
-    return credits_of(recipe, estimator, kept_groups(recipe, groups), Scores())
+    chosen = choose(recipe, filters_of(recipe), estimator, groups)
+    return credits_of(recipe, estimator, chosen.groups, Scores(), untrained=chosen.untrained)
 
 
 def made(word: str) -> Estimator:

@@ -10,9 +10,11 @@ from typing import Any
 
 from steprl.config import flattened
 from steprl.errors import ConfigError, unknown
+from steprl.registry import make
 from steprl.trainers.explaining.apply import Applied, apply_all, default_words
 from steprl.trainers.explaining.disagreement import Pair, Reason, disputed, pairs, reasons, spread
 from steprl.trainers.explaining.facts import StepFacts, facts_of
+from steprl.trainers.filtering.choose import Chosen, choose, filters_of
 from steprl.trainers.recipe import Recipe
 from steprl.trainers.storage.run_folder import RunFolder
 from steprl.trajectory.store import files, read
@@ -62,7 +64,8 @@ def explain(
     if not applied.columns:
         told = "; ".join(f"{name}: {reason}" for name, reason in applied.refused.items())
         raise ConfigError(f"no estimator can work with '{source}': {told}")
-    facts = facts_of(groups)
+    chosen = _chosen(recipe, groups)
+    facts = facts_of(groups, left_out=chosen.left_out, compared=chosen.untrained)
     in_dispute = disputed(applied.columns)
     apart = spread(applied.columns)
     return Explanation(
@@ -76,6 +79,14 @@ def explain(
         reasons=reasons(applied.keys, in_dispute, facts),
         episode=_shown(groups, applied.keys, in_dispute, apart, episode),
     )
+
+
+def _chosen(recipe: Recipe | None, groups: Sequence[TrajectoryGroup]) -> Chosen:
+    """What the run trained on."""
+    if recipe is None or not (filters := filters_of(recipe)):
+        return Chosen(groups=groups, played=len(groups))
+    estimator = make("estimator", recipe.algorithm.estimator, recipe.algorithm.args)
+    return choose(recipe, filters, estimator, groups)
 
 
 def _words(recipe: Recipe | None) -> list[str]:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from steprl.credit import returns_to_go, scored, states, unit_rewards
 from steprl.types import Scores, StepKey, Trajectory, TrajectoryGroup, equal_rewards
@@ -44,16 +45,30 @@ class StepFacts:
     facts: Sequence[Fact]
 
 
-def facts_of(groups: Sequence[TrajectoryGroup]) -> dict[StepKey, StepFacts]:
-    """The facts of every step of a batch."""
+def facts_of(
+    groups: Sequence[TrajectoryGroup],
+    *,
+    left_out: Mapping[str, str] = MappingProxyType({}),
+    compared: Collection[str] = (),
+) -> dict[StepKey, StepFacts]:
+    """The facts of every step of a batch.
+
+    ``left_out`` says of trajectories, by uid, why a filter kept them from training. They are no part of what
+    others are compared with, unless they are ``compared``.
+    """
+    gone = left_out.keys() - set(compared)
+    found = _alone([t for group in groups for t in group.trajectories if t.uid in gone], left_out)
+    groups = [
+        replace(group, trajectories=tuple(t for t in group.trajectories if t.uid not in gone))
+        for group in groups
+    ]
     batch = _batch_means([t for group in groups for t in group.trajectories if scored(t)])
-    found: dict[StepKey, StepFacts] = {}
     for group in groups:
         returns = {t.uid: _returns(t) for t in group.trajectories if scored(t)}
         met = _met(group, returns)
         about_group = _about_group(group, batch)
         for trajectory in group.trajectories:
-            common = [*_about(trajectory), *about_group]
+            common = [*_left_out(trajectory, left_out), *_about(trajectory), *about_group]
             if scored(trajectory) and not about_group:
                 common += _between(group, trajectory, batch)
             for index, step in enumerate(trajectory.steps):
@@ -69,6 +84,28 @@ def facts_of(groups: Sequence[TrajectoryGroup]) -> dict[StepKey, StepFacts]:
                     facts=[*common, *own],
                 )
     return found
+
+
+def _alone(trajectories: Sequence[Trajectory], left_out: Mapping[str, str]) -> dict[StepKey, StepFacts]:
+    """The steps of trajectories that filters left out: in no comparison, whatever they met."""
+    found = {}
+    for trajectory in trajectories:
+        returns = _returns(trajectory) if scored(trajectory) else [None] * len(trajectory.steps)
+        for index, (step, to_go) in enumerate(zip(trajectory.steps, returns, strict=True)):
+            found[trajectory.key(index)] = StepFacts(
+                reward=step.reward,
+                return_to_go=to_go,
+                same_state=0,
+                same_state_trajectories=0,
+                facts=_left_out(trajectory, left_out),
+            )
+    return found
+
+
+def _left_out(trajectory: Trajectory, left_out: Mapping[str, str]) -> list[Fact]:
+    if trajectory.uid not in left_out:
+        return []
+    return [Fact(kind=LEFT_OUT, told=f"{left_out[trajectory.uid]}, so it does not train")]
 
 
 def _reward(trajectory: Trajectory) -> float:

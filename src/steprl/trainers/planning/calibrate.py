@@ -18,7 +18,7 @@ from steprl.engines.torch_engine import TorchEngine
 from steprl.errors import ConfigError, EnvError
 from steprl.rollout import derive_seed
 from steprl.trainers.crediting import credits_of
-from steprl.trainers.cursor import TaskCursor
+from steprl.trainers.filtering.choose import choose
 from steprl.trainers.given import Given
 from steprl.trainers.interrupt import run_async
 from steprl.trainers.learning import batches, trained_of
@@ -73,7 +73,8 @@ class LearnerFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What was measured: ``groups`` of the recipe's own size, played and trained on once."""
+    """What was measured: ``groups`` of the recipe's own size, played and trained on once; ``kept_share`` of
+    them by its filters (None: it has none)."""
 
     groups: int
     rollout: RolloutFigures
@@ -81,6 +82,7 @@ class Calibration:
     learner: LearnerFigures
     memory: MemoryFigures
     eval_tasks: int
+    kept_share: float | None = None
 
 
 def calibrate(
@@ -118,8 +120,10 @@ def calibrate(
         measuring = _Measuring(recipe, parts, display)
         played, rollout, evaluation = run_async(lambda: measuring.play(count))
         learner = measuring.learn(played)
+        kept = choose(recipe, parts.filters, parts.estimator, played)
     return Calibration(
         groups=count,
+        kept_share=len(kept.groups) / count if kept.filtered else None,
         rollout=rollout,
         evaluation=evaluation,
         learner=learner,
@@ -140,7 +144,7 @@ class _Measuring:
     async def play(self, count: int) -> tuple[list[TrajectoryGroup], RolloutFigures, RolloutFigures | None]:
         """Warm up, then a timed batch of ``count`` groups, then a timed evaluation of as many episodes."""
         recipe, parts = self.recipe, self.parts
-        cursor = TaskCursor(parts.train_tasks, seed=derive_seed(recipe.seed, "tasks"))
+        cursor = parts.cursor
         size, seed = recipe.rollout.group_size, derive_seed(recipe.seed, "train", 1)
         await self._timed(cursor.take(min(count, _WARM_UP)), "warm-up", seed, size)
         cursor.position = 0
@@ -247,7 +251,7 @@ class _Measuring:
             forward_seconds=forward,
             update_seconds=update,
             critic_seconds=critic,
-            training_share=self._training_share(token_rows, credits),
+            training_share=self._training_share(groups, token_rows, scores),
             sync_seconds=sync,
         )
 
@@ -271,15 +275,23 @@ class _Measuring:
                 bar.advance()
         return update, critic
 
-    def _training_share(self, token_rows: Sequence[Row], credits: Credits) -> float:
-        """The share of row tokens that the policy's update runs over: all where more than advantages pulls,
-        else those of trajectories to which the estimator gave something to learn."""
-        loss, critic = self.recipe.learner.loss, self.parts.models.critic
+    def _training_share(
+        self, groups: Sequence[TrajectoryGroup], token_rows: Sequence[Row], scores: Scores
+    ) -> float:
+        """The share of the row tokens of kept groups that the policy's update runs over: all where more than
+        advantages pulls, else those of trajectories to which the estimator gave something to learn."""
+        recipe, estimator = self.recipe, self.parts.estimator
+        chosen = choose(recipe, self.parts.filters, estimator, groups)
+        credits = credits_of(recipe, estimator, chosen.groups, scores, untrained=chosen.untrained)
+        loss, critic = recipe.learner.loss, self.parts.models.critic
         if loss.beta > 0 or loss.entropy_bonus > 0 or (critic is not None and critic.joint):
             return 1.0
-        pulled = {key.trajectory for key, values in credits.advantages.items() if values.any()}
-        share = sum(len(row.ids) for row in token_rows if row.step_keys[0].trajectory in pulled)
-        return share / sum(len(row.ids) for row in token_rows)
+        masked = {key: values[credits.loss_mask[key]] for key, values in credits.advantages.items()}
+        pulled = {key.trajectory for key, values in masked.items() if values.any()}
+        kept = {t.uid for t in trained_of(chosen.groups)}
+        lengths = [(row.step_keys[0].trajectory, len(row.ids)) for row in token_rows]
+        total = sum(length for uid, length in lengths if uid in kept)
+        return sum(length for uid, length in lengths if uid in pulled) / total if total else 0.0
 
 
 def _share(one: float, other: float) -> float:

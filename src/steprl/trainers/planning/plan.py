@@ -25,6 +25,18 @@ RULES = (
 )
 """How the figures of a run follow from those of the calibration."""
 
+FILTERED = (
+    "Filters: the share of groups that they keep stays what it was in the calibration, and a further round "
+    "plays as many tasks as groups are missing. Learner: the kept groups, as long as all are on average."
+)
+DEALT = (
+    "Curriculum: the tasks stay as they are at its beginning; what comes later is harder, or better chosen, "
+    "and takes longer."
+)
+GROWING = (
+    "Horizon: every iteration as if it had rollout.max_steps; those before the horizon has grown take less."
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
@@ -80,13 +92,25 @@ class Plan:
         return tuple(_advice(self))
 
 
+def rules_of(recipe: Recipe) -> tuple[str, ...]:
+    """The rules behind a plan of this recipe."""
+    more = (
+        (FILTERED, bool(recipe.filter.named)),
+        (DEALT, recipe.curriculum.id is not None),
+        (GROWING, recipe.rollout.horizon.start > 0),
+    )
+    return (*RULES, *(rule for rule, holds in more if holds))
+
+
 def plan_of(recipe: Recipe, calibration: Calibration) -> Plan:
     """Extrapolate a calibration of this recipe to the run."""
     scale = recipe.rollout.groups / calibration.groups
     rollout, learner = calibration.rollout, calibration.learner
-    scoring, forward = learner.scoring_seconds * scale, learner.forward_seconds * scale
-    critic = learner.critic_seconds * scale * recipe.algorithm.epochs
-    updates = learner.update_seconds * scale * recipe.algorithm.epochs
+    played, kept = _rounds(recipe, calibration)
+    learned = scale * kept
+    scoring, forward = learner.scoring_seconds * learned, learner.forward_seconds * learned
+    critic = learner.critic_seconds * learned * recipe.algorithm.epochs
+    updates = learner.update_seconds * learned * recipe.algorithm.epochs
     passes = forward * recipe.algorithm.epochs  # the forward half of an update is a pass like that of scoring
     share = learner.training_share
     parts = {
@@ -105,17 +129,27 @@ def plan_of(recipe: Recipe, calibration: Calibration) -> Plan:
         recipe=recipe,
         calibration=calibration,
         tokens=Tokens(
-            prompt=rollout.prompt_tokens * scale,
-            sampled=rollout.sampled_tokens * scale,
-            row=learner.row_tokens * scale,
+            prompt=rollout.prompt_tokens * scale * played,
+            sampled=rollout.sampled_tokens * scale * played,
+            row=learner.row_tokens * learned,
         ),
-        rollout=_rollout_parts(rollout, scale),
+        rollout=_rollout_parts(rollout, scale * played),
         learner=parts,
         memory=_memory_parts(recipe, calibration, scale),
-        most_seconds=rollout.seconds * scale + scoring + updates + critic + learner.sync_seconds,
+        most_seconds=rollout.seconds * scale * played + scoring + updates + critic + learner.sync_seconds,
         evaluation_seconds=seconds,
         evaluations=evaluations,
     )
+
+
+def _rounds(recipe: Recipe, calibration: Calibration) -> tuple[float, float]:
+    """Groups played and groups kept in an iteration, as multiples of ``rollout.groups``, on average: each
+    round plays what the rounds before have left missing."""
+    share = calibration.kept_share
+    if share is None:
+        return 1.0, 1.0
+    missing = [(1 - share) ** rounds for rounds in range(recipe.filter.max_rounds + 2)]
+    return sum(missing[:-1]), 1 - missing[-1]
 
 
 def dominant(parts: Mapping[str, float]) -> tuple[str, float]:
@@ -166,6 +200,12 @@ def _advice(plan: Plan) -> Iterator[str]:
     yield from _about_rollout(plan)
     yield from _about_memory(plan)
     found, rollout = plan.calibration.rollout.statistics, plan.recipe.rollout
+    if plan.calibration.kept_share is not None:
+        played, kept = _rounds(plan.recipe, plan.calibration)
+        yield (
+            f"Filters keep {plan.calibration.kept_share:.0%} of the groups: an iteration plays {played:.1f} "
+            f"times rollout.groups ({rollout.groups}) and trains on {kept:.0%} of that number."
+        )
     flat = found.get("groups/zero_variance_share", 0.0)
     if flat >= 0.75:
         yield (

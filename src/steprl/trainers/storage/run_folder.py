@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +26,7 @@ from steprl.trainers.storage.durable import (
     write_folder,
     write_whole,
 )
+from steprl.trainers.storage.lock import locked
 from steprl.trainers.storage.state import STATE, TrainerState
 
 
@@ -91,22 +90,7 @@ class RunFolder:
             ConfigError: another process has it, or the folder cannot be written.
             StorageError: from inside; it says what is safe and how to go on.
         """
-        try:
-            lock = (self.path / ".lock").open("a+", encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"the run folder '{self.path}' cannot be written: {error}") from None
-        with lock as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                file.seek(0)
-                raise ConfigError(
-                    f"'{self.path}' is being trained by another process (pid {file.read().strip()}); "
-                    f"wait for it or stop it"
-                ) from None
-            file.truncate(0)
-            file.write(f"{os.getpid()}\n")
-            file.flush()
+        with locked(self.path, kind="run folder", doing="trained"):
             try:
                 yield
             except StorageError as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 STATE = "trainer.json"
 
@@ -12,13 +13,15 @@ STATE = "trainer.json"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerState:
     """What the loop needs, besides the learner, to go on: iterations done, the last one evaluated (-1: none
-    yet), tasks dealt, seconds trained, and the figures of the evaluation before training."""
+    yet), tasks dealt, seconds trained, the figures of the evaluation before training, and what a curriculum
+    has learned of the tasks."""
 
     iteration: int
     evaluated: int
     cursor: int
     train_seconds: float
     before: Mapping[str, float]
+    curriculum: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def read(cls, text: str) -> TrainerState:
@@ -32,4 +35,6 @@ class TrainerState:
             value = getattr(state, name)
             if type(value) is not int or value < least:
                 raise ValueError(f"{name} is {value!r}, which is no number from {least} on")
+        if not isinstance(state.curriculum, Mapping):
+            raise ValueError(f"curriculum is {state.curriculum!r}, which is no mapping")
         return state

@@ -1,0 +1,1 @@
+"""Evaluation with several attempts per task: played, kept, estimated, reported, and compared in pairs."""
