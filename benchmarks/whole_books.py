@@ -2,11 +2,11 @@
 
     python benchmarks/whole_books.py comparisons/context --tasks 120 --json whole_books.json
 
-Reads the runs of a comparison on ``recipes/context.toml`` and plays evaluation tasks of Guestbook, books of 19 to
-28 pages in a context of 2,944 tokens, with the last checkpoint of each, sampled at temperature 1, under the
-context rule that it was trained with. Rules that hold a number of rounds or tokens hold as many more. Prints a
-line per variant: success over the seeds, and prompt tokens per episode, also as a share of append-only's where
-the same perfect reader played.
+Reads the runs of a comparison on ``recipes/context.toml`` and plays evaluation tasks of Guestbook, books of
+19 to 28 pages in a context of 2,944 tokens, with the last checkpoint of each, under the context rule that it
+was trained with, sampled at temperature 1 and greedily. Rules that hold a number of rounds or tokens hold as
+many more. Prints a line per variant: success over the seeds, and prompt tokens per episode, also as a share
+of append-only's when a perfect reader plays (benchmarks/context_calibration.py).
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Played:
     seed: int
     tasks: int
     success: float
+    greedy: float
     prompt_tokens: float
     steps: float
 
@@ -74,12 +75,13 @@ def play(run: Path, tasks: int) -> Played:
     """Evaluate one run."""
     variant, seed = run.name.rsplit("-", 1)
     recipe = whole(load_recipe(run / "config.toml"), last_checkpoint(run), tasks)
-    found = evaluate_recipe(recipe, greedy=False)
+    found, greedy = (evaluate_recipe(recipe, greedy=mode) for mode in (False, True))
     return Played(
         variant=variant,
         seed=int(seed),
         tasks=found.tasks,
         success=found.success or 0.0,
+        greedy=greedy.success or 0.0,
         prompt_tokens=found.statistics["episode/prompt_tokens"],
         steps=found.statistics["episode/steps"],
     )
@@ -90,16 +92,22 @@ def table(played: Sequence[Played], append_only: float) -> str:
     by_variant: dict[str, list[Played]] = defaultdict(list)
     for one in played:
         by_variant[one.variant].append(one)
-    lines = [f"{'variant':24}  success by seed            mean ± 95 %      prompt tokens  of append-only"]
+    lines = [f"{'variant':22}  {'sampled':15}  {'greedy':15}  {'by seed':25}  prompt tokens  of append-only"]
     for variant, runs in by_variant.items():
         runs.sort(key=lambda one: one.seed)
-        found = estimate([one.success for one in runs])
-        assert found is not None  # of one run at least
-        spread = f"{found.mean:.3f}" + (f" ± {found.margin:.3f}" if found.margin is not None else "")
+        sampled, greedy = (_over([getattr(one, mode) for one in runs]) for mode in ("success", "greedy"))
         tokens = sum(one.prompt_tokens for one in runs) / len(runs)
         seeds = " ".join(f"{one.success:.3f}" for one in runs)
-        lines.append(f"{variant:24}  {seeds:25}  {spread:15}  {tokens:13.0f}  {tokens / append_only:14.1%}")
+        share = f"{tokens / append_only:.1%}"
+        lines.append(f"{variant:22}  {sampled:15}  {greedy:15}  {seeds:25}  {tokens:13.0f}  {share:>14}")
     return "\n".join(lines)
+
+
+def _over(values: Sequence[float]) -> str:
+    """Mean and half of the interval over seeds."""
+    found = estimate(values)
+    assert found is not None  # of one run at least
+    return f"{found.mean:.3f}" + (f" ± {found.margin:.3f}" if found.margin is not None else "")
 
 
 def main() -> None:
