@@ -122,6 +122,14 @@ async def silent(messages: Sequence[Message]) -> Any:
     return None
 
 
+async def wordless(messages: Sequence[Message]) -> str:
+    return " \n"
+
+
+async def garbled(messages: Sequence[Message]) -> str:
+    return "\ud800"
+
+
 def test_a_function_writes_in_the_policys_place() -> None:
     rule = LlmSummary(budget=FULL - 1, writer=f"{__name__}:clerk", heading="Before:")
     assert contents(shown(rule, THREE, Meter()))[2] == "Before:\n9 messages"
@@ -132,6 +140,8 @@ def test_a_function_writes_in_the_policys_place() -> None:
     [
         ("broken", "asked with 9 messages: it raised ConnectionError: no route"),
         ("silent", "it returned None, which is not text"),
+        ("wordless", "all that it stands for would be lost"),
+        ("garbled", "cannot be written as UTF-8"),
     ],
 )
 def test_its_errors_are_told_as_its_own(writer: str, message: str) -> None:

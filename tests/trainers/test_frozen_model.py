@@ -101,7 +101,11 @@ def test_a_request_that_leaves_no_room_is_an_error_of_the_episode(folder: Path) 
     [
         ({"temperature": -1.0}, "temperature must be 0"),
         ({"max_tokens": 0}, "max_tokens must be at least 1"),
+        ({"max_tokens": "12"}, "frozen_model: "),
         ({"dtype": "float16"}, "dtype must be one of float32"),
+        ({"slots": 0}, "frozen_model: slots must be a whole number from 1 up, got 0"),
+        ({"slots": "4"}, "frozen_model: slots must be a whole number from 1 up, got '4'"),
+        ({"max_context": -5}, "frozen_model: max_context must be a whole number from 2 up, got -5"),
     ],
 )
 def test_options_are_checked_before_it_is_asked(options: dict[str, Any], message: str) -> None:
@@ -109,3 +113,8 @@ def test_options_are_checked_before_it_is_asked(options: dict[str, Any], message
         FrozenModel(model="quickstart", **options)
     with pytest.raises(ConfigError, match=message):
         LlmSummary(budget=9, writer="frozen_model", writer_args={"model": "quickstart", **options})
+
+
+def test_a_model_that_is_not_there_is_refused_before_the_first_episode() -> None:
+    with pytest.raises(ConfigError, match="./no/such"):
+        LlmSummary(budget=9, writer="frozen_model", writer_args={"model": "./no/such"})

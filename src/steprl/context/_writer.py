@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeGuard
 
-from steprl.errors import ConfigError, EnvError, StepRLError
+from steprl.errors import ConfigError, EngineError, EnvError, StepRLError
 from steprl.registry import addresses, call, resolve
 from steprl.types import Message, Writer
 
@@ -45,8 +45,8 @@ def asked(write: Write, request: Sequence[Message], where: str) -> Writer:
     async def ask() -> str:
         try:
             written = await write(request)
-        except EnvError as error:
-            raise EnvError(f"{where}: {error}") from error
+        except (EnvError, ConfigError, EngineError) as error:
+            raise type(error)(f"{where}: {error}") from error
         except StepRLError:
             raise
         except Exception as error:
@@ -55,6 +55,14 @@ def asked(write: Write, request: Sequence[Message], where: str) -> Writer:
             ) from error
         if not isinstance(written, str):
             raise EnvError(f"{where}: it returned {written!r}, which is not text")
+        if not written.strip():
+            raise EnvError(
+                f"{where}: it returned {written!r}, and with it all that it stands for would be lost"
+            )
+        try:
+            written.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise EnvError(f"{where}: {written!r:.200} cannot be written as UTF-8: {error.reason}") from None
         return written
 
     return ask

@@ -14,10 +14,11 @@ from steprl.types import Actor, ContextRule, History, Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mixture:
-    """One of several rules, the same for the whole episode and for every episode of a task.
+    """One of several rules, the same for a whole episode and for all that begin as it does.
 
     A hash of the opening messages chooses, each rule as likely as the others; one that is there twice is
-    twice as likely. So the episodes of a group have one rule, and their rewards can be compared.
+    twice as likely. Episodes of a group begin alike, so their rewards can be compared. Where every task
+    begins alike, every episode has the same rule.
 
     Args:
         rules: a table for each rule, ``{"id": "sliding_window", "args": {"rounds": 4}}``.
@@ -54,4 +55,6 @@ def _rule(table: object) -> ContextRule:
             f'{{id = "sliding_window", args = {{rounds = 4}}}}; got {table!r}'
         )
     rule: ContextRule = make("context", id, args)
+    if isinstance(rule, Mixture):
+        raise ConfigError("mixture: a rule of it is a mixture itself; name the rules of both side by side")
     return rule

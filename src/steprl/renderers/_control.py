@@ -30,7 +30,8 @@ class Hidden:
 
 
 class ControlTokens:
-    """The control tokens of one tokenizer: those that it marks as special, by their text.
+    """The control tokens of one tokenizer, by their text: those that it marks as special, and those that it
+    has a special use for (the end of a sequence) without marking them.
 
     A token for what is unknown is none, unless it begins or ends a sequence as well: any text may hold it.
     ``ordinary_ids`` are its other added tokens (``<tool_call>`` in some), which any text can spell.
@@ -38,10 +39,13 @@ class ControlTokens:
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
-        added = tokenizer.added_tokens_decoder.items()
-        self._special = {i: token for i, token in added if token.special}
-        self.ordinary_ids: dict[str, int] = {token.content: i for i, token in added if not token.special}
         unknown = {tokenizer.unk_token} - {tokenizer.bos_token, tokenizer.eos_token}
+        used = {*tokenizer.all_special_tokens} - unknown
+        added = tokenizer.added_tokens_decoder
+        self._special = {i: token for i, token in added.items() if token.special or token.content in used}
+        self.ordinary_ids: dict[str, int] = {
+            token.content: i for i, token in added.items() if i not in self._special
+        }
         self.ids: dict[str, int] = {
             token.content: i
             for i, token in self._special.items()

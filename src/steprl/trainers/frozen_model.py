@@ -6,7 +6,7 @@ It has an engine of its own, and never learns.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any, get_args
 
@@ -21,18 +21,12 @@ from steprl.trainers.parts import model_path
 from steprl.types import Message, Prompt, Sampling
 
 
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    renderer: ChatRenderer
-    engine: TorchEngine
-
-
 class FrozenModel:
     """An async function ``(messages) -> text``, as ``llm_summary`` asks its ``writer``.
 
     The messages are written with this model's own tokenizer and chat template, whoever said them. The same
     messages get the same text, up to the rounding of batched arithmetic: greedy, or sampled with a seed that
-    they decide. The model is loaded when it is first asked.
+    they decide. Its weights are loaded when it is first asked.
 
     Args:
         model: a model folder, a hub id, or the name of a policy that ships with steprl.
@@ -59,21 +53,27 @@ class FrozenModel:
     ) -> None:
         try:
             self._sampling = Sampling(max_tokens=max_tokens, temperature=temperature)
-        except ValueError as error:
+        except (ValueError, TypeError) as error:
             raise ConfigError(f"frozen_model: {error}") from error
+        for name, value, least in (("slots", slots, 1), ("max_context", max_context, 2)):
+            if value is not None and (not isinstance(value, int) or value < least):
+                raise ConfigError(
+                    f"frozen_model: {name} must be a whole number from {least} up, got {value!r}"
+                )
         if dtype not in get_args(Dtype):
             raise ConfigError(
                 f"frozen_model: dtype must be one of {', '.join(get_args(Dtype))}, got {dtype!r}"
             )
         self._path = model_path(model)
+        self._renderer = ChatRenderer(load_tokenizer(self._path))
         self._options: dict[str, Any] = {"max_context": max_context, "slots": slots}
         self._dtype = dtype
-        self._loaded: _Loaded | None = None
+        self._engine: TorchEngine | None = None
         self._asked = 0
 
     async def __call__(self, messages: Sequence[Message]) -> str:
         """What the model answers to the messages, its end of turn left out."""
-        renderer, engine = self._parts()
+        renderer, engine = self._renderer, self._served()
         # ids are of the policy's tokenizer, and mean something else in this one
         plain = [replace(message, token_ids=None) for message in messages]
         ids = np.asarray(renderer.render(plain), dtype=np.int32)
@@ -96,9 +96,8 @@ class FrozenModel:
             engine.release(session)
         return renderer.parse(completion.ids.tolist(), completion.finish).text
 
-    def _parts(self) -> tuple[ChatRenderer, TorchEngine]:
-        if self._loaded is None:
-            renderer = ChatRenderer(load_tokenizer(self._path))
+    def _served(self) -> TorchEngine:
+        if self._engine is None:
             model = load_model(self._path, self._dtype)
-            self._loaded = _Loaded(renderer, TorchEngine(model, decode=renderer.decode, **self._options))
-        return self._loaded.renderer, self._loaded.engine
+            self._engine = TorchEngine(model, decode=self._renderer.decode, **self._options)
+        return self._engine
