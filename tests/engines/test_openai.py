@@ -206,6 +206,7 @@ def test_a_server_that_reads_another_prompt_is_refused(server: Server) -> None:
 
 
 def test_a_key_is_sent_where_there_is_one(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "not asked for")
     ask(engine(server))
     monkeypatch.setenv("MY_KEY", "secret")
     ask(engine(server, api_key_env="MY_KEY"))
@@ -289,7 +290,9 @@ def test_a_wrong_model_is_told_which_there_are(server: Server) -> None:
 
 def test_a_wrong_key_is_told(server: Server) -> None:
     server.answer = lambda body, number: (401, {"message": "invalid key"}, {})
-    with pytest.raises(ConfigError, match="refuses the key .401: invalid key.*OPENAI_API_KEY"):
+    with pytest.raises(
+        ConfigError, match="wants a key, or another one .401: invalid key.*api_key_env, which is None"
+    ):
         ask(engine(server))
 
 

@@ -30,10 +30,11 @@ def test_it_never_shrinks_and_is_whole_in_the_end(start: int, more: int, iterati
         max_steps=start + more, horizon=Horizon(start=start, iterations=iterations, every=every)
     )
     limits = [config.limit(iteration) for iteration in range(1, iterations + every + 2)]
+    assert limits[iterations] == start + more
     assert limits[0] == start and limits == sorted(limits) and max(limits) == config.max_steps
     assert limits[-1] == config.max_steps
     changes = [n for n, (a, b) in enumerate(zip(limits, limits[1:], strict=False), start=1) if a != b]
-    assert all(n % every == 0 for n in changes)
+    assert all(n % every == 0 or n == iterations for n in changes)
 
 
 @pytest.mark.parametrize(

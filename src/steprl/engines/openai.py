@@ -42,7 +42,8 @@ class OpenAIEngine:
         retries: how often a request is sent again after 429, 5xx, or a connection that failed.
         backoff: seconds before the first of these, twice as long before each further one; a server that says
             when to come again is obeyed.
-        api_key_env: environment variable with the API key, if the server wants one.
+        api_key_env: environment variable with the API key, if the server wants one. None: no key is sent,
+            so that a recipe of somebody else's cannot have it sent anywhere unasked.
         extensions: ask for what OpenAI's own API does not have. A server that refuses that needs False.
 
     Log-probabilities are kept at temperature 1 without filters only: elsewhere servers differ in which
@@ -67,7 +68,7 @@ class OpenAIEngine:
         timeout: float = 600.0,
         retries: int = 4,
         backoff: float = 1.0,
-        api_key_env: str = "OPENAI_API_KEY",
+        api_key_env: str | None = None,
         extensions: bool = True,
     ) -> None:
         if not url.startswith(("http://", "https://")):
@@ -189,7 +190,7 @@ class OpenAIEngine:
         )
 
     async def _send(self, method: str, path: str, asked: Mapping[str, Any] | None) -> httpx2.Response:
-        key = os.environ.get(self._key_env)
+        key = None if self._key_env is None else os.environ.get(self._key_env)
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         # a client per request: connections belong to an event loop, and an engine may outlive one
         try:
@@ -215,8 +216,8 @@ class OpenAIEngine:
         status, said = response.status_code, message(response)
         if status in (401, 403):
             raise ConfigError(
-                f"{self._url} refuses the key ({status}: {said}). Put it into the environment variable "
-                f"{self._key_env}, or name another one with engine.args.api_key_env."
+                f"{self._url} wants a key, or another one ({status}: {said}). Put it into an environment "
+                f"variable and name that with engine.args.api_key_env, which is {self._key_env!r}."
             )
         if status == 404:
             raise ConfigError(

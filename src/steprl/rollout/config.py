@@ -89,7 +89,7 @@ class Horizon:
 
     def limit(self, iteration: int, full: int) -> int:
         """Most actions of an episode of an iteration (counted from 1), on the way to ``full``."""
-        if not self.start:
+        if not self.start or iteration > self.iterations:
             return full
         grown = min(self.iterations, (iteration - 1) // self.every * self.every)
         return self.start + (full - self.start) * grown // self.iterations
