@@ -4,9 +4,10 @@ prompts show and guesses what they do not.
     python benchmarks/context_calibration.py --tasks 400
 
 No model is involved. Prompts are measured with a tokenizer made as ``steprl policy build`` makes it, and one
-that does not fit into the recipe's context ends the episode. Prints one line per rule: success, share of
-episodes that the context ended, prompt tokens per episode (summaries included), and these as a share of
-append-only's: as it was played, cut off by the context, and as it would take to read the books to their end.
+that does not fit into the context (2,944 tokens for whole books, the recipe's for short ones) ends the
+episode. Prints one line per rule: success, share of episodes that the context ended, prompt tokens per
+episode (summaries included), and these as a share of append-only's: as it was played, cut off by the context,
+and as it would take to read the books to their end. The best window is the best on these very tasks.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@ them, to be made good under one by reinforcement learning.
 
     python scripts/build_guestbook_policy.py --out policies/guestbook
 
-Takes about half an hour on one core. The same seed and thread count give the same weights.
+Takes some five minutes on one core. The same seed and thread count give the same weights.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from steprl.trainers.imitation.warm_start import WarmStart
 
 RECIPE = load_recipe(Path(__file__).parents[1] / "recipes" / "context.toml")
 DEMONSTRATOR = Reader(seed=0, forgetful=0.05, careless=0.15)
-"""Loses a thief in one summary of twenty and answers one name of seven wrong; so will the policy."""
+"""Loses each thief in one summary of twenty and answers one name of seven wrong; so will the policy."""
 
 CONFIG = PolicyConfig(
     size=PolicySize(max_context=2944),  # whole books: the recipe's context holds short ones

@@ -31,7 +31,7 @@ class Reader:
     summary makes no difference to it.
 
     With probability ``forgetful`` a summary leaves out a thief that is known, and with probability
-    ``careless`` an answer has another name in place of one. Both 0: it never slips.
+    ``careless`` an answer has any name in place of one; each for every thief. Both 0: it never slips.
 
     What it does is a function of its seed and the messages alone, so episodes may run in any order.
     """
