@@ -35,7 +35,7 @@ class DeadlineError(EnvError):
 
 
 class ScorerError(EnvError):
-    """A reward function or component broke: nobody can say what the answer is worth. Never a reward of 0.
+    """A reward function or component broke: nobody can say what the answer is worth.
 
     Its ``__cause__`` is what the function raised; None where what it returned is no reward.
     """

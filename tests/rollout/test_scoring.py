@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import threading
 import time
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from playing import Guess, Recorder, guesses, members, play
 
+from steprl.envs.scoring import in_time
 from steprl.errors import ConfigError, EnvError
 from steprl.rollout import Deadlines
 from steprl.types import Action, StopReason, Task, Trajectory, Transition
@@ -190,3 +192,10 @@ def test_no_limit_is_a_limit_that_never_comes() -> None:
     slow, _ = pair(Slow, deadlines=Deadlines(score=0.0), weights={"test_scoring:raises": 0.0, "outcome": 1.0})
     assert slow.error is not None  # the component raises; that the reward took its time did not matter
     assert pair(Slow)[0].reward == 1.0
+
+
+def test_components_are_computed_off_the_loop_with_the_callers_context() -> None:
+    who = contextvars.ContextVar("who", default="nobody")
+    who.set("the caller")
+    name, thread = asyncio.run(in_time(lambda: (who.get(), threading.current_thread()), 5.0))
+    assert name == "the caller" and thread is not threading.main_thread()

@@ -1,5 +1,5 @@
-"""Calling an environment's reward function: off the event loop, within a time limit, and told apart from
-everything else that may break, so that no wrong answer is counted where nobody could say what it is worth."""
+"""Calling reward functions: off the event loop, within a time limit, and told apart from everything else that
+may break, so that no wrong answer is counted where nobody could say what it is worth."""
 
 from __future__ import annotations
 
@@ -7,10 +7,12 @@ import asyncio
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from steprl.errors import ConfigError, ScorerError, ScorerTimeout
 from steprl.tools.threads import in_thread
+
+Result = TypeVar("Result")
 
 _CLEANING_UP = 1.0
 """Seconds that a cancelled async reward has to end."""
@@ -41,6 +43,25 @@ async def scored(reward: Callable[[], Any], *, on_loop: bool, owner: str, deadli
         raise
     raise ScorerTimeout(
         f"{owner} gave no reward within {deadline:g} s. Set a longer reward_deadline, or make it faster."
+    )
+
+
+async def in_time(score: Callable[[], Result], seconds: float) -> Result:
+    """What computing the reward components returns or raises, in a thread, which runs on if it hangs.
+
+    Raises:
+        ScorerTimeout: it was not done after ``seconds`` (0: any time will do).
+    """
+    scoring = asyncio.ensure_future(in_thread(score))
+    try:
+        await asyncio.wait({scoring}, timeout=seconds or None)
+        if scoring.done():
+            return scoring.result()
+    finally:
+        scoring.cancel()
+    raise ScorerTimeout(
+        f"the reward components were not computed within {seconds:g} s. "
+        f"Raise rollout.deadlines.score, or make them faster."
     )
 
 

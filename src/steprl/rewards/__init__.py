@@ -4,6 +4,5 @@ Components are data until they are composed, once, with explicit weights.
 """
 
 from steprl.rewards.compose import Component, RewardComposer
-from steprl.rewards.in_time import in_time
 
-__all__ = ["Component", "RewardComposer", "in_time"]
+__all__ = ["Component", "RewardComposer"]

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from steprl.envs.scoring import in_time
 from steprl.errors import ConfigError, DeadlineError, ScorerError, ScorerTimeout, StepRLError
-from steprl.rewards import RewardComposer, in_time
+from steprl.rewards import RewardComposer
 from steprl.rollout.config import Deadlines, FailurePolicy
 from steprl.rollout.pending import Pending
 from steprl.rollout.session import Diverged, EpisodeSession, EpisodeStopped

@@ -171,3 +171,10 @@ def test_an_unfinished_one_is_refused(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text("{}")
     with pytest.raises(ConfigError, match="is not finished: give its command again"):
         load(tmp_path)
+
+
+def test_what_the_agent_broke_or_a_limit_ended_is_not_solved_rather_than_unknown() -> None:
+    solved = Solved(by="outcome", threshold=1.0)
+    broken = [attempt(0, 0, None, by_agent=True), attempt(1, 0, None, stop_reason="max_steps")]
+    assert report_of(broken, solved)["success"] == 0.0
+    assert report_of([attempt(0, 0, None), *broken[1:]], solved)["success"] is None

@@ -29,7 +29,7 @@ class BySuccess(Cursor):
 
     Args:
         floor: this share of the draws goes to all tasks alike, so that each keeps being seen.
-        unseen: w of a task that has not been played yet; the default puts it before all others.
+        unseen: w of a task that has not been played yet; by default no other is likelier.
         decay: what is left of a task's s and n each time it is played again; 1 forgets nothing.
         remember: so many tasks have a record; those played longest ago lose theirs, and are unseen again.
     """

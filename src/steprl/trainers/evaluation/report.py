@@ -75,11 +75,11 @@ def report_of(attempts: Sequence[Attempt], solved: Solved) -> dict[str, Any]:
 
 
 def tells(attempts: Sequence[Attempt], solved: Solved) -> bool:
-    """Whether something said what is solved: an attempt that was reported, or limits that ended all of them
-    before they could be."""
+    """Whether something said what is solved: an attempt that was reported, or limits and the agent's own
+    breaking of things that ended all of them before they could be."""
     sound = [attempt for attempt in attempts if attempt.fault is None]
     reported = any(attempt.worth(solved.by) is not None for attempt in sound)
-    limited = all(attempt.stop_reason != StopReason.TERMINATED.value for attempt in sound)
+    limited = all(a.by_agent or a.stop_reason != StopReason.TERMINATED.value for a in sound)
     return reported or (bool(sound) and limited)
 
 
